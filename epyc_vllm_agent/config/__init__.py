@@ -1,0 +1,1 @@
+"""Configuration: the settings table, the files of a host, and writing one endpoint's file."""

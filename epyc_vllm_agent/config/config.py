@@ -1,0 +1,211 @@
+"""The configuration of a host: epyc-vllm.toml and endpoints.d, read whole; writes nothing.
+
+All errors of all files are collected. A broken endpoint file does not touch the good ones: it is
+in `Config.errors`, and only a run about that endpoint (or all of them) has to stop for it.
+"""
+
+import difflib
+import ipaddress
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from epyc_vllm_agent.config import settings
+from epyc_vllm_agent.errors import ConfigError
+from epyc_vllm_agent.paths import Paths
+
+NAME_PATTERN = r"[a-z0-9](?:[a-z0-9-]{0,46}[a-z0-9])?"
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointConfig:
+    """One endpoint as its file and the host's defaults describe it."""
+
+    name: str
+    model: str
+    revision: str | None
+    served_model_name: str | None
+    runtime: str
+    environment: str | None
+    sockets: str | tuple[int, ...]
+    cores: int | None
+    kv_gib: int | None
+    port: int | None
+    address: str
+    max_model_len: int
+    num_prompts: int
+    dtype: str
+    chat_template: str | None
+    vllm_args: tuple[str, ...]
+    env: tuple[tuple[str, str], ...]
+    api_key_file: str | None
+    accept: tuple[str, ...]
+    start_timeout: int | None
+
+    @property
+    def client_name(self) -> str:
+        """The model's name as clients send it."""
+        return self.served_model_name or self.model
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    endpoints: tuple[EndpointConfig, ...]
+    errors: tuple[str, ...]
+    defaults: tuple[tuple[str, Any], ...] = ()  # [defaults], checked
+    hub_endpoint: str | None = None
+    hub_token_file: str | None = None
+    user: str = "_epyc-vllm"
+
+    def endpoint(self, name: str) -> EndpointConfig | None:
+        return next((endpoint for endpoint in self.endpoints if endpoint.name == name), None)
+
+    def require_valid(self) -> None:
+        if self.errors:
+            raise ConfigError("config-invalid", "; ".join(self.errors), "correct the files named")
+
+
+def load(paths: Paths) -> Config:
+    """The configuration below `paths`. Missing files mean defaults.
+
+    Raises ConfigError where epyc-vllm.toml itself is wrong: everything depends on it.
+    """
+    errors: list[str] = []
+    host = _read_toml(paths.config_file, errors) if paths.config_file.exists() else {}
+    where = str(paths.config_file)
+    hub = _checked(where + " [hub]", _table(host, "hub", where, errors), settings.HUB, errors)
+    known = [setting for setting in settings.ENDPOINT if setting.host_wide]
+    defaults = _given(where + " [defaults]", _table(host, "defaults", where, errors), known, errors)
+    top = {key: value for key, value in host.items() if key not in ("hub", "defaults")}
+    values = _checked(where, top, settings.HOST, errors)
+    Config((), tuple(errors)).require_valid()
+    return Config(
+        endpoints=_load_endpoints(paths, defaults, errors),
+        errors=tuple(errors),
+        defaults=tuple(sorted(defaults.items())),
+        hub_endpoint=hub["endpoint"],
+        hub_token_file=hub["token_file"],
+        user=values["user"],
+    )
+
+
+def parse_endpoint(
+    name: str, values: Mapping[str, Any], defaults: Mapping[str, Any], where: str
+) -> EndpointConfig:
+    """The endpoint that the keys of its file describe; raises ConfigError with every fault."""
+    errors: list[str] = []
+    if not re.fullmatch(NAME_PATTERN, name):
+        errors.append(
+            f"{where}: the endpoint's name {name!r} must be lower-case letters, digits and dashes, "
+            "48 characters at most"
+        )
+    found = _given(where, values, settings.ENDPOINT, errors)
+    if "model" not in found and not errors:
+        errors.append(f"{where}: model is missing")
+    everything: dict[str, Any] = {setting.key: setting.default for setting in settings.ENDPOINT}
+    everything |= dict(defaults) | found
+    errors += [f"{where}: {fault}" for fault in _combination_faults(everything)]
+    if errors:
+        raise ConfigError("config-invalid", "; ".join(errors), "correct the values named")
+    return EndpointConfig(name=name, **everything)
+
+
+def read_endpoint_values(path: Path) -> dict[str, Any]:
+    """The raw keys of an endpoint's file; raises ConfigError where it is not TOML."""
+    errors: list[str] = []
+    values = _read_toml(path, errors)
+    Config((), tuple(errors)).require_valid()
+    return values
+
+
+def _load_endpoints(
+    paths: Paths, defaults: Mapping[str, Any], errors: list[str]
+) -> tuple[EndpointConfig, ...]:
+    found = []
+    files = sorted(paths.endpoints.glob("*.toml")) if paths.endpoints.is_dir() else []
+    for path in files:
+        try:
+            values = read_endpoint_values(path)
+            found.append(parse_endpoint(path.stem, values, defaults, str(path)))
+        except ConfigError as error:
+            errors.append(error.message)
+    return tuple(found)
+
+
+def _read_toml(path: Path, errors: list[str]) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        errors.append(f"{path}: not valid TOML: {error}")
+    except OSError as error:
+        errors.append(f"{path}: cannot be read ({error.strerror})")
+    return {}
+
+
+def _table(host: Mapping[str, Any], key: str, where: str, errors: list[str]) -> Mapping[str, Any]:
+    value = host.get(key, {})
+    if isinstance(value, dict):
+        return value
+    errors.append(f"{where}: {key} must be a table")
+    return {}
+
+
+def _given(
+    where: str,
+    values: Mapping[str, Any],
+    known: Sequence[settings.Setting],
+    errors: list[str],
+) -> dict[str, Any]:
+    """The keys that are there, checked; faults are added to `errors`."""
+    table = {setting.key: setting for setting in known}
+    found = {}
+    for key, value in values.items():
+        if key not in table:
+            near = difflib.get_close_matches(key, table, n=1)
+            errors.append(
+                f"{where}: unknown key {key!r}" + (f", did you mean {near[0]!r}?" if near else "")
+            )
+            continue
+        try:
+            found[key] = table[key].check(value)
+        except ValueError as error:
+            errors.append(f"{where}: {key} {error}")
+    return found
+
+
+def _checked(
+    where: str, values: Mapping[str, Any], known: Sequence[settings.Setting], errors: list[str]
+) -> dict[str, Any]:
+    defaults = {setting.key: setting.default for setting in known}
+    return defaults | _given(where, values, known, errors)
+
+
+def _combination_faults(values: Mapping[str, Any]) -> list[str]:
+    faults = []
+    try:
+        ipaddress.ip_address(values["address"])
+    except ValueError:
+        faults.append(f"address {values['address']!r} is not an IP address")
+    reserved = sorted({arg.split("=", 1)[0] for arg in values["vllm_args"]} & MANAGED_ARGUMENTS)
+    if reserved:
+        faults.append(
+            f"vllm_args must not hold {', '.join(reserved)}: the plan sets that; use the key for it"
+        )
+    clash = sorted({name for name, _ in values["env"]} & MANAGED_VARIABLES)
+    if clash:
+        faults.append(f"env must not set {', '.join(clash)}: the plan sets that")
+    return faults
+
+
+# What the plan itself decides: a second value would make the unit disagree with the plan.
+MANAGED_ARGUMENTS = frozenset(
+    {"--host", "--port", "--served-model-name", "--dtype", "--chat-template", "--max-model-len",
+     "--tensor-parallel-size", "-tp", "--device", "--api-key"}
+)  # fmt: skip
+MANAGED_VARIABLES = frozenset(
+    {"VLLM_CPU_OMP_THREADS_BIND", "VLLM_CPU_KVCACHE_SPACE", "VLLM_CACHE_ROOT", "HF_HUB_OFFLINE",
+     "HOME", "LD_PRELOAD", "HF_TOKEN", "VLLM_API_KEY"}
+)  # fmt: skip

@@ -1,0 +1,106 @@
+"""The settings table: every key of an endpoint's file and of epyc-vllm.toml, with its rule.
+
+Parser, defaults and documentation come from here; nothing else lists the keys.
+"""
+
+from dataclasses import dataclass
+
+from epyc_vllm_agent.config import checks
+from epyc_vllm_agent.config.checks import Check
+
+RUNTIMES = ("auto", "host")
+GATES = (
+    "stock-cpu",
+    "unvalidated-cpu",
+    "unvalidated-stack",
+    "not-epyc",
+    "open-address",
+    "custom-code",
+)
+DTYPES = ("bfloat16", "float16", "float32")
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One key: its check, its default, and whether [defaults] of epyc-vllm.toml may set it."""
+
+    key: str
+    check: Check
+    default: object
+    help: str
+    host_wide: bool = True
+
+
+ENDPOINT = (
+    Setting("model", checks.text, None, "hub id (org/name) or a directory with a model", False),
+    Setting("revision", checks.text, None, "branch, tag or commit of the hub model", False),
+    Setting(
+        "served_model_name",
+        checks.text,
+        None,
+        "name that clients send; the model's by itself",
+        False,
+    ),
+    Setting("runtime", checks.choice(RUNTIMES), "auto", "what runs vLLM"),
+    Setting("environment", checks.path, None, "Python environment with vLLM, for the host runtime"),
+    Setting("sockets", checks.sockets, "all", '"all", "auto" or a list: where instances run'),
+    Setting(
+        "cores",
+        checks.integer(1, 1024),
+        None,
+        "physical cores per instance; the whole socket by itself",
+    ),
+    Setting("kv_gib", checks.integer(1, 65536), None, "KV cache in GiB per rank; sized by itself"),
+    Setting(
+        "port",
+        checks.integer(1, 65535),
+        None,
+        "first instance's port; a free one from 8000 by itself",
+        False,
+    ),
+    Setting(
+        "address",
+        checks.matching(r"[0-9A-Fa-f.:]+", "must be an IP address"),
+        "127.0.0.1",
+        "address to listen on",
+    ),
+    Setting(
+        "max_model_len", checks.integer(1, 2**31 - 1), 4096, "longest prompt plus answer, in tokens"
+    ),
+    Setting(
+        "num_prompts", checks.integer(1, 4096), 1, "requests of that length that must fit at once"
+    ),
+    Setting("dtype", checks.choice(DTYPES), "bfloat16", "precision served"),
+    Setting(
+        "chat_template", checks.path, None, "a chat template file for a model that has none", False
+    ),
+    Setting("vllm_args", checks.texts, (), "further arguments of `vllm serve`"),
+    Setting("env", checks.variables, (), "further environment variables of vLLM"),
+    Setting("api_key_file", checks.path, None, "root-only file with a line VLLM_API_KEY=..."),
+    Setting("accept", checks.choices(GATES), (), "gates that are accepted"),
+    Setting(
+        "start_timeout",
+        checks.integer(10, 86400),
+        None,
+        "seconds to answer; from the model's size by itself",
+    ),
+)
+
+HUB = (
+    Setting(
+        "endpoint",
+        checks.matching(r"https?://[^\s]+", "must be a http(s) URL"),
+        None,
+        "the model hub",
+    ),
+    Setting("token_file", checks.path, None, "root-only file with the hub's token"),
+)
+
+HOST = (
+    Setting(
+        "user",
+        checks.matching(r"[a-z_][a-z0-9_-]*", "must be a user name"),
+        "_epyc-vllm",
+        "user that vLLM runs as in the host runtime",
+    ),
+)
