@@ -1,0 +1,58 @@
+"""Ports of an endpoint's instances: kept over re-plans, free and unreserved otherwise; pure."""
+
+from collections.abc import Collection, Mapping, Sequence
+
+from epyc_vllm_agent.plan.values import Hold, Refusal
+
+FIRST_PORT = 8000
+
+
+def choose(
+    instances: Sequence[str],
+    base: int | None,
+    previous: Mapping[str, int],
+    holds: Sequence[Hold],
+    listening: Collection[int],
+) -> dict[str, int] | Refusal:
+    """A port for each instance name.
+
+    `base` (None: any) is the first instance's port, the others follow it. `previous` holds what
+    these instances have now; `listening` includes those ports where they run.
+    """
+    taken = {hold.port: hold for hold in holds}
+    chosen: dict[str, int] = {}
+    for index, name in enumerate(instances):
+        own = previous.get(name)
+        if base is not None:
+            port = base + index
+            if port in taken:
+                return _reserved(port, taken[port])
+            if port in listening and port != own:
+                return _busy(port)
+        else:
+            port = own if own and own not in taken else _next_free(taken, listening, chosen)
+        chosen[name] = port
+    return chosen
+
+
+def _next_free(
+    taken: Collection[int], listening: Collection[int], chosen: Mapping[str, int]
+) -> int:
+    used = {*taken, *listening, *chosen.values()}
+    return next(port for port in range(FIRST_PORT, 65536) if port not in used)
+
+
+def _reserved(port: int, hold: Hold) -> Refusal:
+    return Refusal(
+        "port-reserved",
+        f"port {port} belongs to endpoint {hold.endpoint} (instance {hold.instance})",
+        "choose another with --port, or leave it out to get a free one",
+    )
+
+
+def _busy(port: int) -> Refusal:
+    return Refusal(
+        "port-busy",
+        f"port {port} is in use by another program on this host",
+        f"see `ss -ltnp 'sport = :{port}'`; choose another with --port, or leave it out",
+    )

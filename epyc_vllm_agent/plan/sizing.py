@@ -1,0 +1,178 @@
+"""Memory arithmetic: weights, KV cache and runtime of a rank against the node it is bound to; pure.
+
+vLLM binds a rank's memory strictly to one node and checks the KV space against that node alone
+(vllm 0.32.0, CPUWorker), so the fit is computed per rank and node, never against the whole host.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from epyc_vllm_agent.codec import from_plain
+from epyc_vllm_agent.config.config import EndpointConfig
+from epyc_vllm_agent.facts.host import HostFacts
+from epyc_vllm_agent.facts.kv import kv_bytes_per_token, kv_request_bytes
+from epyc_vllm_agent.facts.model import ModelFacts
+from epyc_vllm_agent.plan.placement import Placement
+from epyc_vllm_agent.plan.values import Fit, Hold, Refusal
+
+GIB = 1 << 30
+CONTEXT_STEP = 256  # suggestions are rounded down to this, as the recipe does
+
+
+@dataclass(frozen=True, slots=True)
+class KvRule:
+    small_socket_bytes: int
+    small_socket_share: float
+    share: float
+    left_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeFigures:
+    base_bytes: int
+    weight_share: float
+    packed_head_bytes_per_element: int
+
+
+@dataclass(frozen=True, slots=True)
+class OsReserve:
+    base_bytes: int
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    start_base_seconds: int
+    start_bytes_per_second: int
+    stop_seconds: int
+    completion_seconds: int
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """data/sizing.json, which also tells where each figure comes from."""
+
+    kv: KvRule
+    runtime: RuntimeFigures
+    os_reserve: OsReserve
+    kept_cores_per_rank: int
+    times: Times
+
+    @classmethod
+    def from_json(cls, text: str) -> "Figures":
+        return from_plain(cls, json.loads(text))
+
+
+@dataclass(frozen=True, slots=True)
+class Sized:
+    """KV GiB per rank and the fit; `refusal` where it does not fit."""
+
+    kv_gib_per_rank: int
+    fit: Fit
+    refusal: Refusal | None
+
+
+def size(
+    config: EndpointConfig,
+    facts: HostFacts,
+    model: ModelFacts,
+    placement: Placement,
+    holds: Sequence[Hold],
+    figures: Figures,
+) -> Sized:
+    """The KV space per rank and the memory balance of one instance."""
+    ranks = len(placement.by_node)
+    weights = -(-(model.weight_bytes or 0) // ranks)
+    runtime = _runtime_bytes(model, weights, figures.runtime)
+    rooms = [_room(facts, share.node, holds, figures.os_reserve) for share in placement.by_node]
+    left = min(rooms) - weights - runtime
+    need = _kv_need(model, config.max_model_len, config.num_prompts, ranks)
+    gib = config.kv_gib or _kv_gib(_kv_wish(facts, placement, figures.kv), left, need)
+    required = weights + runtime + gib * GIB
+    fits = required <= min(rooms) and need <= gib * GIB
+    context = None if fits else _longest_context(config, model, ranks, left)
+    fit = Fit(
+        weight_bytes=model.weight_bytes,
+        kv_bytes_per_token=kv_bytes_per_token(model.kv) if model.kv else None,
+        kv_request_bytes=_kv_need(model, config.max_model_len, 1, ranks) * ranks or None,
+        runtime_bytes=runtime * ranks,
+        required_bytes=required * ranks,
+        available_bytes=sum(rooms),
+        fits=fits,
+        suggested_max_model_len=context,
+    )
+    return Sized(gib, fit, None if fits else _refusal(config, placement, fit, gib, need))
+
+
+def _runtime_bytes(model: ModelFacts, weights: int, figures: RuntimeFigures) -> int:
+    head = (model.vocab_size or 0) * (model.hidden_size or 0)
+    packed = head * figures.packed_head_bytes_per_element
+    return figures.base_bytes + packed + int(weights * figures.weight_share)
+
+
+def _room(facts: HostFacts, node_id: int, holds: Sequence[Hold], reserve: OsReserve) -> int:
+    """Bytes of a node that instances may have: less the OS's part and what others hold."""
+    total = facts.node(node_id).memory_bytes or 0
+    held = sum(size for hold in holds for node, size in hold.bytes_by_node if node == node_id)
+    return max(0, total - reserve.base_bytes - int(total * reserve.share) - held)
+
+
+def _kv_wish(facts: HostFacts, placement: Placement, rule: KvRule) -> int:
+    """The recipe's rule, on the part of its node that a rank's cores make up."""
+    wishes = []
+    for share in placement.by_node:
+        cores = [c for s in facts.sockets for c in s.cores if c.node == share.node]
+        memory = (facts.node(share.node).memory_bytes or 0) * len(share.cores) // len(cores)
+        if memory <= rule.small_socket_bytes:
+            wishes.append(int(memory * rule.small_socket_share))
+        else:
+            wishes.append(min(int(memory * rule.share), memory - rule.left_bytes))
+    return min(wishes)
+
+
+def _kv_need(model: ModelFacts, context_tokens: int, prompts: int, ranks: int) -> int:
+    if model.kv is None:
+        return 0
+    return kv_request_bytes(model.kv, context_tokens, ranks=ranks) * prompts
+
+
+def _kv_gib(wish: int, left: int, need: int) -> int:
+    """Whole GiB: the wish where there is room, never under the need, at least one."""
+    return max(min(wish, left) // GIB, -(-need // GIB), 1)
+
+
+def _longest_context(
+    config: EndpointConfig, model: ModelFacts, ranks: int, left: int
+) -> int | None:
+    """The longest context, a multiple of CONTEXT_STEP, whose KV fits into whole GiB of `left`."""
+    room = (config.kv_gib or max(left, 0) // GIB) * GIB
+    if config.kv_gib and config.kv_gib * GIB > left:
+        return None
+    low, high = 0, config.max_model_len // CONTEXT_STEP
+    while low < high:
+        middle = (low + high + 1) // 2
+        need = _kv_need(model, middle * CONTEXT_STEP, config.num_prompts, ranks)
+        low, high = (middle, high) if need <= room else (low, middle - 1)
+    return low * CONTEXT_STEP or None
+
+
+def _refusal(
+    config: EndpointConfig, placement: Placement, fit: Fit, gib: int, need: int
+) -> Refusal:
+    nodes = ", ".join(str(share.node) for share in placement.by_node)
+    if fit.required_bytes <= fit.available_bytes and need > gib * GIB:
+        message = (
+            f"kv_gib = {gib} holds less than {config.num_prompts} x {config.max_model_len} tokens, "
+            f"which need {need / GIB:.1f} GiB per rank"
+        )
+    else:
+        message = (
+            f"{config.model} needs {fit.required_bytes / GIB:.1f} GiB on node {nodes} of socket "
+            f"{placement.socket}, which has {fit.available_bytes / GIB:.1f} GiB for it"
+        )
+    if fit.suggested_max_model_len:
+        hint = f"the longest context that fits is {fit.suggested_max_model_len} (max_model_len)"
+    else:
+        hint = "no context fits there: use a smaller or quantised model, or give it more memory"
+    return Refusal("does-not-fit", message, hint)

@@ -1,0 +1,155 @@
+"""What a plan says, as frozen values; decides nothing itself.
+
+Memory is in bytes unless the name says GiB. CPU, node and socket numbers are the kernel's.
+"""
+
+from dataclasses import dataclass
+
+from epyc_vllm_agent import cpulist
+from epyc_vllm_agent.config.config import EndpointConfig
+from epyc_vllm_agent.facts.model import ChatTemplate, EndpointKind, ModelKind
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a plan must not be started: one sentence with the numbers, and what to do."""
+
+    code: str
+    message: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    name: str
+    accepted: bool
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """One worker process: its OpenMP threads' CPUs and the node that its memory is bound to."""
+
+    node: int
+    cpus: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """The memory of one instance, all ranks together, against what its nodes have for it."""
+
+    weight_bytes: int | None
+    kv_bytes_per_token: int | None
+    kv_request_bytes: int | None  # one request of max_model_len
+    runtime_bytes: int
+    required_bytes: int
+    available_bytes: int
+    fits: bool
+    suggested_max_model_len: int | None  # the longest that fits, where max_model_len does not
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    name: str
+    socket: int
+    nodes: tuple[int, ...]
+    cpus: tuple[int, ...]  # all threads of its cores
+    whole_nodes: bool  # its cores are all of its nodes' cores
+    kept_cpus: tuple[int, ...]  # first threads left to API server and engine
+    ranks: tuple[Rank, ...]
+    port: int
+    kv_gib_per_rank: int
+    fit: Fit
+
+    @property
+    def threads_bind(self) -> str:
+        """VLLM_CPU_OMP_THREADS_BIND: ranks separated by "|"."""
+        return "|".join(cpulist.format(rank.cpus) for rank in self.ranks)
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """The model as resolved: what is served, from where."""
+
+    id: str
+    revision: str | None
+    path: str  # the snapshot (or the user's directory) that vLLM reads
+    kind: ModelKind
+    primary_endpoint: EndpointKind
+    supported_endpoints: tuple[EndpointKind, ...]
+    chat_template: ChatTemplate
+    weight_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """The software that serves: `name` is "zentorch" or "stock", the rest as probed."""
+
+    name: str
+    vllm: str | None
+    zentorch: str | None
+    torch: str | None
+    platform: str | None  # class path of vLLM's platform, as the probe saw it
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What the host runtime starts vLLM with; absolute paths."""
+
+    environment: str
+    numactl: str | None
+    taskset: str | None
+    preload: tuple[str, ...]
+    user: str
+    agent: str  # this command, for the unit's own steps
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointPlan:
+    name: str
+    config: EndpointConfig
+    hardware: str
+    runtime: str
+    stack: Stack
+    launch: Launch
+    model: Model
+    instances: tuple[Instance, ...]
+    start_timeout_seconds: int
+    stop_timeout_seconds: int
+    gates: tuple[Gate, ...] = ()
+    warnings: tuple[str, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
+    socket_reason: str = ""
+
+    def instance(self, name: str) -> Instance | None:
+        return next((instance for instance in self.instances if instance.name == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """What an instance of another endpoint has reserved."""
+
+    endpoint: str
+    instance: str
+    socket: int
+    cpus: tuple[int, ...]
+    port: int
+    bytes_by_node: tuple[tuple[int, int], ...]
+
+
+def holds_of(plan: EndpointPlan) -> tuple[Hold, ...]:
+    """What `plan` reserves, for the planning of other endpoints."""
+    return tuple(
+        Hold(
+            endpoint=plan.name,
+            instance=instance.name,
+            socket=instance.socket,
+            cpus=instance.cpus,
+            port=instance.port,
+            bytes_by_node=tuple(
+                (rank.node, instance.fit.required_bytes // len(instance.ranks))
+                for rank in instance.ranks
+            ),
+        )
+        for instance in plan.instances
+    )

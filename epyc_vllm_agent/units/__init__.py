@@ -1,0 +1,1 @@
+"""Units: systemd unit texts rendered from a plan."""

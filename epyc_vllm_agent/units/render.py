@@ -1,0 +1,131 @@
+"""An endpoint's plan as systemd unit files; pure, decides nothing that the plan has not."""
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import PurePosixPath
+
+import jinja2
+
+from epyc_vllm_agent import cpulist
+from epyc_vllm_agent.plan.values import EndpointPlan, Instance
+from epyc_vllm_agent.units import quoting
+
+SYSTEM_UNITS = PurePosixPath("/etc/systemd/system")
+_PRIVATE = ("/tmp/", "/var/tmp/")  # noqa: S108 - what PrivateTmp= hides, not what is used
+MARK = "# Written by epyc-vllm for the endpoint "
+
+
+@dataclass(frozen=True, slots=True)
+class UnitFile:
+    """A unit file: its absolute path on the host and its whole text."""
+
+    path: str
+    text: str
+
+    @property
+    def name(self) -> str:
+        return PurePosixPath(self.path).name
+
+
+def target_name(endpoint: str) -> str:
+    return f"epyc-vllm-{endpoint}.target"
+
+
+def service_name(instance: str) -> str:
+    return f"epyc-vllm-{instance}.service"
+
+
+def render(plan: EndpointPlan) -> tuple[UnitFile, ...]:
+    """The endpoint's target and one service for each instance."""
+    services = [service_name(instance.name) for instance in plan.instances]
+    target = _template("endpoint.target.j2").render(plan=plan, services=services)
+    files = [UnitFile(str(SYSTEM_UNITS / target_name(plan.name)), target)]
+    for name, instance in zip(services, plan.instances, strict=True):
+        text = _template("instance.service.j2").render(
+            plan=plan,
+            instance=instance,
+            command=command(plan, instance),
+            environment=environment(plan, instance),
+            mounts=_paths(plan),
+            private_tmp=not any(path.startswith(_PRIVATE) for path in _paths(plan)),
+        )
+        files.append(UnitFile(str(SYSTEM_UNITS / name), text))
+    return tuple(files)
+
+
+def _paths(plan: EndpointPlan) -> list[str]:
+    """What the server reads outside the system's own folders."""
+    template = [plan.config.chat_template] if plan.config.chat_template else []
+    return [plan.model.path, plan.launch.environment, *template]
+
+
+def command(plan: EndpointPlan, instance: Instance) -> tuple[str, ...]:
+    """The argument vector that serves: the pinning prefix, then `vllm serve`."""
+    config = plan.config
+    arguments = [
+        f"{plan.launch.environment}/bin/vllm",
+        "serve",
+        plan.model.path,
+        "--served-model-name",
+        config.client_name,
+        "--host",
+        config.address,
+        "--port",
+        str(instance.port),
+        "--dtype",
+        config.dtype,
+        "--max-model-len",
+        str(config.max_model_len),
+        "--disable-access-log-for-endpoints",
+        "/health,/metrics",
+    ]
+    if len(instance.ranks) > 1:
+        arguments += ["--tensor-parallel-size", str(len(instance.ranks))]
+    if config.chat_template:
+        arguments += ["--chat-template", config.chat_template]
+    if any(gate.name == "custom-code" and gate.accepted for gate in plan.gates):
+        arguments.append("--trust-remote-code")
+    return (*_pin(plan, instance), *arguments, *config.vllm_args)
+
+
+def _pin(plan: EndpointPlan, instance: Instance) -> tuple[str, ...]:
+    """numactl binds CPUs and memory, taskset only CPUs; without both the server runs unpinned."""
+    nodes, cpus = cpulist.format(instance.nodes), cpulist.format(instance.cpus)
+    if plan.launch.numactl:
+        where = f"--cpunodebind={nodes}" if instance.whole_nodes else f"--physcpubind={cpus}"
+        return (plan.launch.numactl, where, f"--membind={nodes}")
+    if plan.launch.taskset:
+        return (plan.launch.taskset, "--cpu-list", cpus)
+    return ()
+
+
+def environment(plan: EndpointPlan, instance: Instance) -> tuple[tuple[str, str], ...]:
+    """vLLM's environment; the administrator's own variables come last."""
+    cache_root = f"/var/cache/epyc-vllm/{instance.name}"
+    values = [
+        ("VLLM_CPU_OMP_THREADS_BIND", instance.threads_bind),
+        ("VLLM_CPU_KVCACHE_SPACE", str(instance.kv_gib_per_rank)),
+        ("VLLM_CACHE_ROOT", cache_root),
+        ("VLLM_ENGINE_READY_TIMEOUT_S", str(plan.start_timeout_seconds)),
+        ("VLLM_NO_USAGE_STATS", "1"),
+        ("HF_HUB_OFFLINE", "1"),
+        ("HOME", cache_root),
+        ("PATH", f"{plan.launch.environment}/bin:/usr/local/bin:/usr/bin:/bin"),
+    ]
+    if plan.launch.preload:
+        values.append(("LD_PRELOAD", ":".join(plan.launch.preload)))
+    return (*values, *plan.config.env)
+
+
+@cache
+def _template(name: str) -> jinja2.Template:
+    loader = jinja2.PackageLoader("epyc_vllm_agent.units")
+    environment = jinja2.Environment(  # noqa: S701 - unit files, not HTML: quoting is our own
+        loader=loader,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["word"] = quoting.word
+    environment.filters["line"] = quoting.line
+    return environment.get_template(name)
