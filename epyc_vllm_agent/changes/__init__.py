@@ -1,0 +1,1 @@
+"""Changes: what differs between what is installed and what is wanted."""

@@ -1,0 +1,94 @@
+"""What is installed on this host: stored plans and our unit files; reads only."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from epyc_vllm_agent.codec import from_plain, to_plain
+from epyc_vllm_agent.errors import ActionFailed
+from epyc_vllm_agent.paths import Paths
+from epyc_vllm_agent.plan.values import EndpointPlan
+from epyc_vllm_agent.units.render import MARK, UnitFile
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """The endpoint's files as they lie on the host; None or empty where there are none."""
+
+    name: str
+    endpoint_file: str | None  # text of endpoints.d/NAME.toml
+    plan_file: str | None  # text of plans/NAME.json
+    units: tuple[UnitFile, ...]
+
+    @property
+    def exists(self) -> bool:
+        return bool(self.endpoint_file or self.plan_file or self.units)
+
+
+def installed(paths: Paths, name: str) -> Installed:
+    return Installed(
+        name=name,
+        endpoint_file=_read(paths.endpoints / f"{name}.toml"),
+        plan_file=_read(paths.plans / f"{name}.json"),
+        units=tuple(unit for owner, unit in _owned_units(paths) if owner == name),
+    )
+
+
+def names(paths: Paths) -> tuple[str, ...]:
+    """Every endpoint of which something is installed, in alphabetical order."""
+    found = {path.stem for path in paths.endpoints.glob("*.toml")}
+    found |= {path.stem for path in paths.plans.glob("*.json")}
+    found |= {owner for owner, _ in _owned_units(paths)}
+    return tuple(sorted(found))
+
+
+def encode_plan(plan: EndpointPlan) -> str:
+    return json.dumps(to_plain(plan), indent=1, ensure_ascii=False) + "\n"
+
+
+def stored_plan(paths: Paths, name: str) -> EndpointPlan | None:
+    """The plan that the endpoint was last brought up with.
+
+    Raises ActionFailed where the file is there but is none: what it reserves would be unknown.
+    """
+    text = _read(paths.plans / f"{name}.json")
+    if text is None:
+        return None
+    try:
+        return from_plain(EndpointPlan, json.loads(text))
+    except ValueError as error:
+        raise ActionFailed(
+            "plan-unreadable",
+            f"the stored plan {paths.plans / name}.json cannot be read ({error})",
+            f"`epyc-vllm disable {name}` removes it, `epyc-vllm enable` writes it anew",
+        ) from error
+
+
+def stored_plans(paths: Paths, but: Sequence[str] = ()) -> tuple[EndpointPlan, ...]:
+    found = [path.stem for path in sorted(paths.plans.glob("*.json")) if path.stem not in but]
+    plans = [stored_plan(paths, name) for name in found]
+    return tuple(plan for plan in plans if plan is not None)
+
+
+def _owned_units(paths: Paths) -> list[tuple[str, UnitFile]]:
+    """Our unit files with the endpoint that their first line names; no other file is touched."""
+    found = []
+    for path in sorted(paths.units.glob("epyc-vllm-*")):
+        text = _read(path) if path.is_file() and not path.is_symlink() else None
+        if text and text.startswith(MARK):
+            owner = text.removeprefix(MARK).split(".", 1)[0]
+            host_path = "/" + str(path.relative_to(paths.root))
+            found.append((owner, UnitFile(host_path, text)))
+    return found
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ActionFailed(
+            "file-unreadable", f"{path} cannot be read ({error})", "look at its rights and content"
+        ) from error

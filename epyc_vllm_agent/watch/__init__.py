@@ -1,0 +1,1 @@
+"""Watch: readiness inside the start job, preflight before it, and the report of a failure."""

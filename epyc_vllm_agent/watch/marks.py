@@ -1,0 +1,33 @@
+"""How far the current run of an instance came: a small file in /run, read back for a report."""
+
+import json
+from dataclasses import dataclass
+
+from epyc_vllm_agent.codec import from_plain, to_plain
+from epyc_vllm_agent.files import write_atomically
+from epyc_vllm_agent.paths import Paths
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """`phase` is "preflight", "health", "models", "completion" or "serving"; `fault` tells, in
+    one sentence, why it was the last one."""
+
+    invocation_id: str
+    phase: str
+    fault: str | None = None
+    hint: str | None = None
+
+
+def write(paths: Paths, instance: str, mark: Mark) -> None:
+    write_atomically(paths.run / f"{instance}.json", json.dumps(to_plain(mark)))
+
+
+def read(paths: Paths, instance: str, invocation_id: str) -> Mark | None:
+    """The mark of that invocation; None where it left none."""
+    try:
+        text = (paths.run / f"{instance}.json").read_text(encoding="utf-8")
+        mark = from_plain(Mark, json.loads(text))
+    except (OSError, ValueError):
+        return None
+    return mark if mark.invocation_id == invocation_id else None

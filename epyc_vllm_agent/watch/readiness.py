@@ -1,0 +1,115 @@
+"""Does an instance answer? The phases of the recipe's step 7, once or until the start job ends."""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from epyc_vllm_agent.doors import probe
+from epyc_vllm_agent.doors.probe import Probe
+from epyc_vllm_agent.errors import ActionFailed
+from epyc_vllm_agent.plan.values import EndpointPlan, Instance
+
+HEALTH, MODELS, COMPLETION, SERVING = "health", "models", "completion", "serving"
+_POLL_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseResult:
+    phase: str
+    probe: Probe
+
+
+def url_of(plan: EndpointPlan, instance: Instance) -> str:
+    return probe.base_url(plan.config.address, instance.port)
+
+
+def api_key(plan: EndpointPlan) -> str | None:
+    """The key in the endpoint's api_key_file, a line VLLM_API_KEY=...; None without a file."""
+    if plan.config.api_key_file is None:
+        return None
+    try:
+        text = Path(plan.config.api_key_file).read_text(encoding="utf-8")
+    except OSError as error:
+        raise ActionFailed(
+            "key-unreadable",
+            f"the API key file {plan.config.api_key_file} cannot be read ({error.strerror})",
+            "run this as root",
+        ) from error
+    for line in text.splitlines():
+        name, equals, value = line.strip().partition("=")
+        if equals and name == "VLLM_API_KEY":
+            return value.strip().strip("\"'")
+    raise ActionFailed(
+        "key-missing",
+        f"{plan.config.api_key_file} has no line VLLM_API_KEY=...",
+        "write the key into it as one line VLLM_API_KEY=...",
+    )
+
+
+def verify(plan: EndpointPlan, instance: Instance) -> tuple[PhaseResult, ...]:
+    """Health, the model listed, one completion; stops at the first that fails."""
+    results = []
+    for result in _phases(plan, instance, api_key(plan)):
+        results.append(result)
+        if not result.probe.ok:
+            break
+    return tuple(results)
+
+
+def wait(
+    plan: EndpointPlan, instance: Instance, main_pid: int, begin: Callable[[str], None]
+) -> PhaseResult:
+    """Waits until the instance has answered a completion; returns the last phase's result.
+
+    Ends early where the process `main_pid` is gone or /health says that the engine is dead.
+    `begin` is told each phase. The time limit is the plan's; the unit's own is a minute longer.
+    """
+    begin(HEALTH)
+    result = _wait_for_health(plan, instance, main_pid)
+    if not result.probe.ok:
+        return result
+    for result in _phases(plan, instance, api_key(plan)):
+        begin(result.phase)
+        if not result.probe.ok:
+            break
+    return result
+
+
+def _phases(plan: EndpointPlan, instance: Instance, key: str | None) -> Iterator[PhaseResult]:
+    url, name = url_of(plan, instance), plan.config.client_name
+    yield PhaseResult(HEALTH, probe.health(url))
+    yield PhaseResult(MODELS, probe.listed(url, name, key))
+    kind = plan.model.primary_endpoint
+    yield PhaseResult(COMPLETION, probe.completion(url, name, kind, key))
+
+
+def _wait_for_health(plan: EndpointPlan, instance: Instance, main_pid: int) -> PhaseResult:
+    url = url_of(plan, instance)
+    began = time.monotonic()
+    while True:
+        found = probe.health(url)
+        waited = time.monotonic() - began
+        fault = None
+        if found.ok:
+            return PhaseResult(HEALTH, found)
+        if not _alive(main_pid):
+            fault = "the server exited while loading"
+        elif not found.refused and waited > _POLL_SECONDS and "503" in (found.reason or ""):
+            fault = "the engine is dead (/health answers 503)"
+        elif waited > plan.start_timeout_seconds:
+            fault = f"not healthy within {plan.start_timeout_seconds} s: {found.reason}"
+        if fault:
+            return PhaseResult(HEALTH, Probe(False, found.refused, waited, fault))
+        time.sleep(_POLL_SECONDS)
+
+
+def _alive(pid: int) -> bool:
+    """True while the process runs; a zombie that systemd has not reaped yet counts as gone."""
+    try:
+        os.kill(pid, 0)
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"

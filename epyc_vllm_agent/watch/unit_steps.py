@@ -1,0 +1,119 @@
+"""The three steps that an instance's unit calls: preflight, ready, stopped."""
+
+import os
+import signal
+import time
+from collections.abc import Mapping
+
+from epyc_vllm_agent.changes.installed import stored_plans
+from epyc_vllm_agent.data import read_data
+from epyc_vllm_agent.doors import journal
+from epyc_vllm_agent.doors.systemd import Systemd
+from epyc_vllm_agent.errors import ActionFailed, Refused
+from epyc_vllm_agent.facts.gather import gather
+from epyc_vllm_agent.facts.generations import Generations
+from epyc_vllm_agent.paths import Paths
+from epyc_vllm_agent.plan.values import EndpointPlan, Instance
+from epyc_vllm_agent.units.render import service_name
+from epyc_vllm_agent.watch import failure, marks, readiness
+from epyc_vllm_agent.watch.diagnosis import Signatures, masked
+from epyc_vllm_agent.watch.failure import Exit, FailureReport
+from epyc_vllm_agent.watch.marks import Mark
+from epyc_vllm_agent.watch.preflight import preflight as check
+
+_ASKED = ("stop", "restart", "try-restart")
+
+
+def preflight(paths: Paths, name: str, invocation_id: str) -> None:
+    """ExecStartPre: raises Refused where something the plan counted on has changed."""
+    marks.write(paths, name, Mark(invocation_id, "preflight"))
+    plan, instance = _planned(paths, name)
+    facts = gather(paths, Generations.from_json(read_data("generations.json")))
+    fault = check(plan, instance, facts)
+    if fault:
+        marks.write(paths, name, Mark(invocation_id, "preflight", fault.message, fault.hint))
+        raise Refused(fault.code, fault.message, fault.hint)
+
+
+def ready(paths: Paths, name: str, invocation_id: str, main_pid: int) -> None:
+    """ExecStartPost: returns when the instance has answered; raises ActionFailed otherwise."""
+    plan, instance = _planned(paths, name)
+    # vLLM loses SIGTERM while it warms up: a stop in that time would wait for the whole grace.
+    signal.signal(signal.SIGTERM, lambda *_: _end_loading(main_pid))
+
+    def begin(phase: str) -> None:
+        marks.write(paths, name, Mark(invocation_id, phase))
+
+    result = readiness.wait(plan, instance, main_pid, begin)
+    if result.probe.ok:
+        marks.write(paths, name, Mark(invocation_id, readiness.SERVING))
+        return
+    marks.write(paths, name, Mark(invocation_id, result.phase, result.probe.reason))
+    raise ActionFailed(
+        "not-ready", f"{name} failed in phase {result.phase}: {result.probe.reason}", None
+    )
+
+
+def stopped(
+    paths: Paths, name: str, variables: Mapping[str, str], systemd: Systemd
+) -> FailureReport | None:
+    """ExecStopPost: the stored report of an unasked end, None where systemd was asked to stop.
+
+    `variables` are what systemd.exec(5) sets for it: INVOCATION_ID, SERVICE_RESULT, EXIT_CODE,
+    EXIT_STATUS.
+    """
+    result = variables.get("SERVICE_RESULT", "success")
+    if _asked_to_stop(name, systemd, result):
+        return None
+    invocation_id = variables["INVOCATION_ID"]
+    try:
+        plan: EndpointPlan | None = _planned(paths, name)[0]
+    except ActionFailed:
+        plan = None
+    report = failure.compose(
+        plan.name if plan else name.rpartition("-s")[0],
+        name,
+        invocation_id,
+        time.time(),
+        marks.read(paths, name, invocation_id),
+        Exit(result, variables.get("EXIT_CODE"), variables.get("EXIT_STATUS")),
+        masked(journal.tail(invocation_id, failure.LOG_LINES), _secrets(plan)),
+        plan,
+        Signatures.from_json(read_data("failures.json")),
+    )
+    failure.store(paths, report)
+    return report
+
+
+def _planned(paths: Paths, name: str) -> tuple[EndpointPlan, Instance]:
+    for plan in stored_plans(paths):
+        instance = plan.instance(name)
+        if instance:
+            return plan, instance
+    raise ActionFailed(
+        "no-plan",
+        f"there is no stored plan for instance {name}",
+        "run `epyc-vllm enable` for its endpoint",
+    )
+
+
+def _end_loading(main_pid: int) -> None:
+    os.kill(main_pid, signal.SIGKILL)
+    raise SystemExit(0)
+
+
+def _asked_to_stop(name: str, systemd: Systemd, result: str) -> bool:
+    """Whether a stop is queued for the unit; without a bus a clean end counts as asked for."""
+    try:
+        job = systemd.state(service_name(name)).job
+    except ActionFailed:
+        return result == "success"
+    return job in _ASKED
+
+
+def _secrets(plan: EndpointPlan | None) -> list[str]:
+    try:
+        key = readiness.api_key(plan) if plan else None
+    except ActionFailed:
+        key = None
+    return [key] if key else []
