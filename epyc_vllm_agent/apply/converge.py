@@ -63,8 +63,8 @@ def enable(
     transaction = Transaction(paths, changes.files)
     transaction.commit()
     try:
+        systemd.enable(changes.target)  # before the reload: its links count for it too
         _reload(systemd, changes.reload, [changes.target, *services])
-        systemd.enable(changes.target)
         started = _start(paths, changes, services, systemd, watch)
     except BaseException as error:
         restored = any(change.old for change in changes.files) or not changes.files

@@ -1,11 +1,11 @@
 """The plan of one endpoint, composed from placement, sizing, ports and gates; pure."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from epyc_vllm_agent.config.config import EndpointConfig
 from epyc_vllm_agent.facts.host import HostFacts
-from epyc_vllm_agent.facts.model import ModelFacts
+from epyc_vllm_agent.facts.model import EndpointKind, ModelFacts
 from epyc_vllm_agent.plan import gates as gating
 from epyc_vllm_agent.plan import ports
 from epyc_vllm_agent.plan.placement import NodeCores, Placement, place
@@ -57,8 +57,9 @@ def plan_endpoint(
     for name, placement in zip(names, placed.placements, strict=True):
         sized = size(config, facts, model, placement, holds, shipped.figures)
         keep = shipped.figures.kept_cores_per_rank
-        instances.append(_instance(name, placement, chosen[name], keep, sized))
-        refusals += [sized.refusal] if sized.refusal else []
+        made = _instance(name, placement, chosen[name], keep, sized)
+        instances.append(_kept(made, config, model, previous))
+        refusals += [sized.refusal] if sized.refusal and not instances[-1].fit.fits else []
     stack_fault = gating.stack_refusal(stack)
     refusals += [stack_fault] if stack_fault else []
     times = shipped.figures.times
@@ -70,7 +71,7 @@ def plan_endpoint(
         runtime="host",
         stack=stack,
         launch=launch,
-        model=_model(model, model_path),
+        model=_model(config, model, model_path),
         instances=tuple(instances),
         start_timeout_seconds=config.start_timeout or times.start_base_seconds + loading,
         stop_timeout_seconds=times.stop_seconds,
@@ -81,6 +82,22 @@ def plan_endpoint(
         refusals=tuple(refusals),
         socket_reason=placed.reason,
     )
+
+
+def _kept(
+    planned: Instance, config: EndpointConfig, model: ModelFacts, previous: EndpointPlan | None
+) -> Instance:
+    """What the instance has already, where it was planned for the same and still fits.
+
+    A re-plan must not restart an endpoint because a node's memory reads a little differently.
+    """
+    had = previous.instance(planned.name) if previous else None
+    if previous is None or had is None or previous.config != config:
+        return planned
+    same_model = (previous.model.id, previous.model.revision) == (model.id, model.revision)
+    fits = had.fit.fits and had.fit.required_bytes <= planned.fit.available_bytes
+    resized = replace(had, kv_gib_per_rank=planned.kv_gib_per_rank, fit=planned.fit)
+    return had if same_model and fits and resized == planned else planned
 
 
 def hardware_line(facts: HostFacts) -> str:
@@ -122,14 +139,16 @@ def _rank(share: NodeCores, keep: int) -> Rank:
     return Rank(share.node, tuple(core.cpus[0] for core in share.cores[:count]))
 
 
-def _model(model: ModelFacts, path: str) -> Model:
+def _model(config: EndpointConfig, model: ModelFacts, path: str) -> Model:
+    """What is served; a chat template that the administrator gives makes it a chat model."""
+    given = config.chat_template is not None
     return Model(
         id=model.id,
         revision=model.revision,
         path=path,
         kind=model.kind,
-        primary_endpoint=model.primary_endpoint,
-        supported_endpoints=model.supported_endpoints,
+        primary_endpoint=EndpointKind.CHAT if given else model.primary_endpoint,
+        supported_endpoints=tuple(EndpointKind) if given else model.supported_endpoints,
         chat_template=model.chat_template,
         weight_bytes=model.weight_bytes,
     )

@@ -108,6 +108,7 @@ def environment(plan: EndpointPlan, instance: Instance) -> tuple[tuple[str, str]
         ("VLLM_CACHE_ROOT", cache_root),
         ("VLLM_ENGINE_READY_TIMEOUT_S", str(plan.start_timeout_seconds)),
         ("VLLM_NO_USAGE_STATS", "1"),
+        ("VLLM_HOST_IP", "127.0.0.1"),  # ranks of one host; without it vLLM looks for a route out
         ("HF_HUB_OFFLINE", "1"),
         ("HOME", cache_root),
         ("PATH", f"{plan.launch.environment}/bin:/usr/local/bin:/usr/bin:/bin"),

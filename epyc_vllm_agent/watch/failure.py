@@ -81,7 +81,7 @@ def compose(
 
 
 def _unexplained(phase: str, mark: Mark | None, end: Exit) -> Cause:
-    hint = "the log above is the server's own; no known cause fits it"
+    hint = "no known cause fits: read the log of the unit"
     if end.result == "oom-kill":
         return Cause(
             "out-of-memory", "the kernel killed it for lack of memory", "lower kv_gib or cores"

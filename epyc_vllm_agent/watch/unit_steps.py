@@ -1,4 +1,10 @@
-"""The three steps that an instance's unit calls: preflight, ready, stopped."""
+"""The steps that an instance's unit calls: preflight, ready, stopping, stopped.
+
+Whether an end was asked for: ExecStop= runs for a stop that was asked for and for a process that
+ended by itself, but only in the first case is there still a main process (systemd.service(5)). A
+stop while the server loads runs no ExecStop=, but signals the step that waits for it. The job that
+is queued would not tell: a start that follows a stop at once has replaced it.
+"""
 
 import os
 import signal
@@ -8,20 +14,16 @@ from collections.abc import Mapping
 from epyc_vllm_agent.changes.installed import stored_plans
 from epyc_vllm_agent.data import read_data
 from epyc_vllm_agent.doors import journal
-from epyc_vllm_agent.doors.systemd import Systemd
 from epyc_vllm_agent.errors import ActionFailed, Refused
 from epyc_vllm_agent.facts.gather import gather
 from epyc_vllm_agent.facts.generations import Generations
 from epyc_vllm_agent.paths import Paths
 from epyc_vllm_agent.plan.values import EndpointPlan, Instance
-from epyc_vllm_agent.units.render import service_name
 from epyc_vllm_agent.watch import failure, marks, readiness
 from epyc_vllm_agent.watch.diagnosis import Signatures, masked
 from epyc_vllm_agent.watch.failure import Exit, FailureReport
 from epyc_vllm_agent.watch.marks import Mark
 from epyc_vllm_agent.watch.preflight import preflight as check
-
-_ASKED = ("stop", "restart", "try-restart")
 
 
 def preflight(paths: Paths, name: str, invocation_id: str) -> None:
@@ -38,8 +40,14 @@ def preflight(paths: Paths, name: str, invocation_id: str) -> None:
 def ready(paths: Paths, name: str, invocation_id: str, main_pid: int) -> None:
     """ExecStartPost: returns when the instance has answered; raises ActionFailed otherwise."""
     plan, instance = _planned(paths, name)
-    # vLLM loses SIGTERM while it warms up: a stop in that time would wait for the whole grace.
-    signal.signal(signal.SIGTERM, lambda *_: _end_loading(main_pid))
+
+    def end_loading(*_: object) -> None:
+        # vLLM loses SIGTERM while it warms up: the stop would wait for the whole grace.
+        marks.ask_stop(paths, name, invocation_id)
+        os.kill(main_pid, signal.SIGKILL)
+        raise SystemExit(0)
+
+    signal.signal(signal.SIGTERM, end_loading)
 
     def begin(phase: str) -> None:
         marks.write(paths, name, Mark(invocation_id, phase))
@@ -54,18 +62,22 @@ def ready(paths: Paths, name: str, invocation_id: str, main_pid: int) -> None:
     )
 
 
-def stopped(
-    paths: Paths, name: str, variables: Mapping[str, str], systemd: Systemd
-) -> FailureReport | None:
-    """ExecStopPost: the stored report of an unasked end, None where systemd was asked to stop.
+def stopping(paths: Paths, name: str, invocation_id: str, main_pid: str | None) -> None:
+    """ExecStop: notes that the stop was asked for, if there is a process left to stop."""
+    if main_pid:
+        marks.ask_stop(paths, name, invocation_id)
+
+
+def stopped(paths: Paths, name: str, variables: Mapping[str, str]) -> FailureReport | None:
+    """ExecStopPost: the stored report of an unasked end, None where it was asked for.
 
     `variables` are what systemd.exec(5) sets for it: INVOCATION_ID, SERVICE_RESULT, EXIT_CODE,
     EXIT_STATUS.
     """
-    result = variables.get("SERVICE_RESULT", "success")
-    if _asked_to_stop(name, systemd, result):
+    invocation_id, result = variables["INVOCATION_ID"], variables["SERVICE_RESULT"]
+    mark = marks.read(paths, name, invocation_id)
+    if mark and _was_asked_for(mark, result):
         return None
-    invocation_id = variables["INVOCATION_ID"]
     try:
         plan: EndpointPlan | None = _planned(paths, name)[0]
     except ActionFailed:
@@ -75,7 +87,7 @@ def stopped(
         name,
         invocation_id,
         time.time(),
-        marks.read(paths, name, invocation_id),
+        mark,
         Exit(result, variables.get("EXIT_CODE"), variables.get("EXIT_STATUS")),
         masked(journal.tail(invocation_id, failure.LOG_LINES), _secrets(plan)),
         plan,
@@ -97,18 +109,11 @@ def _planned(paths: Paths, name: str) -> tuple[EndpointPlan, Instance]:
     )
 
 
-def _end_loading(main_pid: int) -> None:
-    os.kill(main_pid, signal.SIGKILL)
-    raise SystemExit(0)
-
-
-def _asked_to_stop(name: str, systemd: Systemd, result: str) -> bool:
-    """Whether a stop is queued for the unit; without a bus a clean end counts as asked for."""
-    try:
-        job = systemd.state(service_name(name)).job
-    except ActionFailed:
-        return result == "success"
-    return job in _ASKED
+def _was_asked_for(mark: Mark, result: str) -> bool:
+    starting = mark.phase != readiness.SERVING
+    if starting and result != "success":  # its time was up, or a step said no
+        return False
+    return mark.stop_asked or (mark.phase == "preflight" and mark.fault is None)
 
 
 def _secrets(plan: EndpointPlan | None) -> list[str]:

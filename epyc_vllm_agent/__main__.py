@@ -1,0 +1,5 @@
+"""`python -m epyc_vllm_agent` is the command itself."""
+
+from epyc_vllm_agent.cli import main
+
+main()

@@ -1,0 +1,79 @@
+"""status, verify, show: what is installed, whether it answers, how to reach it."""
+
+import click
+
+from epyc_vllm_agent import pipeline
+from epyc_vllm_agent.apply.bring_up import verify as verify_plan
+from epyc_vllm_agent.cli.context import Context, json_option, pass_context
+from epyc_vllm_agent.errors import ActionFailed, ConfigError
+from epyc_vllm_agent.plan.values import EndpointPlan
+from epyc_vllm_agent.report import handover, plain, state
+
+
+@click.command()
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@json_option
+@pass_context
+def status(context: Context, names: tuple[str, ...], as_json: bool) -> None:
+    """List endpoints and instances: unit, health, port, socket and since when."""
+    systemd = context.systemd()
+    found = [state.observe(plan, systemd) for plan in _plans(context, names)]
+    if as_json:
+        click.echo(plain.dump({"endpoints": [plain.value(item) for item in found]}))
+    else:
+        click.echo(state.text(found))
+
+
+@click.command()
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@json_option
+@pass_context
+def verify(context: Context, names: tuple[str, ...], as_json: bool) -> None:
+    """Prove that running endpoints answer: health, model listed, one completion."""
+    plans = _plans(context, names)
+    results = [item for plan in plans for item in verify_plan(plan)]
+    if as_json:
+        click.echo(plain.dump({"instances": [plain.verified(item) for item in results]}))
+    else:
+        for item in results:
+            click.echo(state.verified(item))
+    failed = [item.instance for item in results if not item.ok]
+    if failed:
+        raise ActionFailed(
+            "verify-failed",
+            "does not answer: " + ", ".join(failed),
+            "see `epyc-vllm status` and `journalctl -u 'epyc-vllm-*'`",
+        )
+
+
+@click.command()
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@json_option
+@pass_context
+def show(context: Context, names: tuple[str, ...], as_json: bool) -> None:
+    """Print the hand-over of endpoints again: addresses and examples."""
+    plans = _plans(context, names)
+    if as_json:
+        values = [
+            {
+                "endpoint": plan.name,
+                "connections": [plain.value(item) for item in handover.connections(plan)],
+            }
+            for plan in plans
+        ]
+        click.echo(plain.dump({"endpoints": values}))
+    else:
+        click.echo("\n\n".join(handover.handover(plan) for plan in plans) or "no endpoints")
+
+
+def _plans(context: Context, names: tuple[str, ...]) -> tuple[EndpointPlan, ...]:
+    plans = pipeline.plans_of(context.paths, names)
+    missing = sorted(set(names) - {plan.name for plan in plans})
+    if missing:
+        known = ", ".join(plan.name for plan in pipeline.plans_of(context.paths, ())) or "none"
+        raise ConfigError(
+            "no-such-endpoint",
+            "there is no endpoint " + ", ".join(missing),
+            f"endpoints here: {known}",
+        )
+    return plans

@@ -1,0 +1,1 @@
+"""The outside world, one door per thing; each is the only importer of its library."""

@@ -1,0 +1,56 @@
+"""Running another program: the only caller of subprocess. No shell, always a time limit."""
+
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from epyc_vllm_agent.errors import ActionFailed
+
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    status: int
+    stdout: str
+    stderr: str
+
+
+def run(
+    arguments: Sequence[str],
+    *,
+    timeout_seconds: float,
+    environment: Mapping[str, str] | None = None,
+    user: str | None = None,
+) -> Finished:
+    """Runs `arguments` in a clean environment (PATH, LANG and what is given) and waits.
+
+    Raises ActionFailed where the program is missing, may not be run, or exceeds its time.
+    """
+    values = {"PATH": _PATH, "LANG": "C.UTF-8", **(environment or {})}
+    try:
+        done = subprocess.run(
+            list(arguments),
+            env=values,
+            user=user,
+            group=user,
+            extra_groups=[] if user else None,
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=timeout_seconds,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+    except (OSError, LookupError) as error:
+        raise ActionFailed(
+            "command-unusable", f"{arguments[0]} cannot be run ({error})", "is it installed?"
+        ) from error
+    except subprocess.TimeoutExpired as error:
+        raise ActionFailed(
+            "command-timeout",
+            f"{arguments[0]} did not end within {timeout_seconds:.0f} seconds",
+            "run it by hand to see what it waits for",
+        ) from error
+    return Finished(done.returncode, done.stdout, done.stderr)

@@ -1,0 +1,167 @@
+"""systemd over D-Bus: reload, jobs, unit states. The only importer of pydbus; decides nothing.
+
+https://www.freedesktop.org/software/systemd/man/latest/org.freedesktop.systemd1.html
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from epyc_vllm_agent.errors import ActionFailed, Refused
+from epyc_vllm_agent.paths import Paths
+
+_UNIT = "org.freedesktop.systemd1.Unit"
+_SERVICE = "org.freedesktop.systemd1.Service"
+_POLL_SECONDS = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class UnitState:
+    """A unit as systemd sees it. `since` is seconds since the epoch, None if never changed."""
+
+    name: str
+    load_state: str  # "loaded", "not-found", ...
+    active_state: str  # "active", "activating", "failed", "inactive", ...
+    sub_state: str
+    enabled: str  # "enabled", "disabled", "static", ""
+    since: float | None
+    needs_reload: bool
+    job: str | None  # "start", "stop", "restart", ... while one is queued
+    invocation_id: str | None
+    result: str | None = None  # of a service: "success", "exit-code", "oom-kill", ...
+    main_pid: int | None = None
+
+    @property
+    def is_up(self) -> bool:
+        return self.active_state == "active"
+
+
+Watcher = Callable[[UnitState], None]
+
+
+class Systemd(Protocol):
+    """What the agent asks of systemd. Every method raises ActionFailed where it does not answer."""
+
+    def reload(self) -> None: ...
+    def state(self, unit: str) -> UnitState: ...
+    def start(self, unit: str, watch: Watcher | None = None) -> UnitState: ...
+    def restart(self, unit: str, watch: Watcher | None = None) -> UnitState: ...
+    def stop(self, unit: str) -> UnitState: ...
+    def enable(self, unit: str) -> None: ...
+    def disable(self, unit: str) -> None: ...
+    def reset_failed(self, unit: str) -> None: ...
+
+
+def require_running(paths: Paths) -> None:
+    """Refuses where systemd is not the running init (sd_booted(3): /run/systemd/system)."""
+    if not paths.at("/run/systemd/system").is_dir():
+        raise Refused(
+            "no-systemd",
+            "systemd is not running on this host, so it cannot keep an endpoint up",
+            "run epyc-vllm on a host that was booted with systemd",
+        )
+
+
+class DBusSystemd:
+    """`Systemd` on the system bus."""
+
+    def __init__(self) -> None:
+        try:
+            import pydbus
+        except ImportError as error:
+            raise ActionFailed(
+                "no-pydbus",
+                f"pydbus cannot be imported ({error})",
+                "install python3-pydbus (and python3-gi) from the distribution",
+            ) from error
+        self._bus = self._asked(pydbus.SystemBus)
+        self._manager = self._asked(self._bus.get, ".systemd1")
+
+    def reload(self) -> None:
+        self._asked(self._manager.Reload)
+
+    def state(self, unit: str) -> UnitState:
+        path = self._asked(self._manager.LoadUnit, unit)
+        properties = self._asked(self._bus.get, ".systemd1", path)[
+            "org.freedesktop.DBus.Properties"
+        ]
+        values = self._asked(properties.GetAll, _UNIT)
+        if unit.endswith(".service"):
+            values |= self._asked(properties.GetAll, _SERVICE)
+        return _state(unit, values, self._job_type(values["Job"]))
+
+    def start(self, unit: str, watch: Watcher | None = None) -> UnitState:
+        return self._run(self._manager.StartUnit, unit, watch)
+
+    def restart(self, unit: str, watch: Watcher | None = None) -> UnitState:
+        return self._run(self._manager.RestartUnit, unit, watch)
+
+    def stop(self, unit: str) -> UnitState:
+        return self._run(self._manager.StopUnit, unit, None)
+
+    def enable(self, unit: str) -> None:
+        self._asked(self._manager.EnableUnitFiles, [unit], False, True)
+
+    def disable(self, unit: str) -> None:
+        self._asked(self._manager.DisableUnitFiles, [unit], False)
+
+    def reset_failed(self, unit: str) -> None:
+        if self.state(unit).active_state == "failed":
+            self._asked(self._manager.ResetFailedUnit, unit)
+
+    def _run(self, method: Any, unit: str, watch: Watcher | None) -> UnitState:
+        """Queues a job and waits for its end; a job already queued is joined, not doubled."""
+        self._asked(method, unit, "replace")
+        while True:
+            state = self.state(unit)
+            if state.job is None:
+                return state
+            if watch:
+                watch(state)
+            time.sleep(_POLL_SECONDS)
+
+    def _job_type(self, job: tuple[int, str]) -> str | None:
+        if not job[0]:
+            return None
+        try:
+            found: str = self._bus.get(".systemd1", job[1]).JobType
+        except _bus_error():  # it ended between the two questions
+            return None
+        return found
+
+    def _asked(self, method: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return method(*arguments)
+        except _bus_error() as error:
+            text = str(getattr(error, "message", error)).removeprefix("GDBus.Error:")
+            raise ActionFailed(
+                "systemd-refused",
+                f"systemd did not do what was asked: {text}",
+                "look at `systemctl status` and `journalctl -b _PID=1`",
+            ) from error
+
+
+def _bus_error() -> type[Exception]:
+    from gi.repository import GLib
+
+    found: type[Exception] = GLib.Error
+    return found
+
+
+def _state(unit: str, values: dict[str, Any], job: str | None) -> UnitState:
+    invocation = bytes(values["InvocationID"]).hex()
+    changed = values["StateChangeTimestamp"]
+    return UnitState(
+        name=unit,
+        load_state=values["LoadState"],
+        active_state=values["ActiveState"],
+        sub_state=values["SubState"],
+        enabled=values["UnitFileState"],
+        since=changed / 1e6 if changed else None,
+        needs_reload=values["NeedDaemonReload"],
+        job=job,
+        invocation_id=invocation or None,
+        result=values.get("Result"),
+        main_pid=values.get("MainPID") or None,
+    )

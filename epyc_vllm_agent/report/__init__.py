@@ -1,0 +1,1 @@
+"""Reports: results as text for people or as versioned JSON."""

@@ -1,0 +1,1 @@
+"""Style, types and spelling, held as tests."""
