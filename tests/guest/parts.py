@@ -1,0 +1,21 @@
+"""Everything of the outer machine that a guest is given, and where it finds it there."""
+
+from pathlib import Path
+
+from tests.guest import environment, models, project
+from tests.guest.environment import REPOSITORY
+
+MODELS = Path("/srv/models")
+STANDIN = Path("/opt/vllm-standin")  # tests/standin: behaves as vLLM does, in a second
+HUB_SERVER = Path("/opt/hubserver.py")
+
+
+def binds() -> dict[Path, Path]:
+    """Builds what is missing; folders and files outside, each with its place in the guest."""
+    return {
+        **environment.binds(),
+        models.folder(): MODELS,
+        project.wheelhouse(): project.WHEELHOUSE,
+        REPOSITORY / "tests/standin": STANDIN,
+        REPOSITORY / "tests/hubserver.py": HUB_SERVER,
+    }

@@ -1,0 +1,1 @@
+"""A stand-in for an environment with vLLM: the same command and answers, in a second."""

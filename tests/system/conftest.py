@@ -1,0 +1,98 @@
+"""The booted test host for all system tests: one per session, put back in order after each test."""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from subprocess import CompletedProcess
+from typing import Any
+
+import pytest
+
+from tests.guest import hub, parts, project, rootfs
+from tests.guest.boot import Guest, sweep
+from tests.guest.outside import install_prerequisites
+
+EpycVllm = Callable[..., CompletedProcess[str]]
+CONTROL = "/run/vllm-standin.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Standin:
+    """The stand-in for vLLM in the guest: how it behaves, and what it was started with."""
+
+    guest: Guest
+    path: str = str(parts.STANDIN)
+
+    def behave(self, **behaviour: Any) -> None:
+        """See tests/standin/vllm_standin/control.py; ports={"8001": {...}} for one server."""
+        self.guest.write(CONTROL, json.dumps(behaviour))
+
+    def record(self, instance: str) -> dict[str, Any]:
+        """argv, environ, uid, cwd and cpus of the instance's server."""
+        text = self.guest.read(f"/var/cache/epyc-vllm/{instance}/standin.json")
+        found: dict[str, Any] = json.loads(text)
+        return found
+
+
+@pytest.fixture(scope="session")
+def booted() -> Iterator[Guest]:
+    """A guest with the project installed and a model hub, for as long as the session."""
+    if os.geteuid() != 0:
+        pytest.fail("the system tests boot a host and need root")
+    install_prerequisites()
+    sweep()
+    rootfs.tree()
+    guest = Guest(f"system-{os.getpid()}", parts.binds())
+    try:
+        guest.up(owner=os.getpid())
+        project.install(guest)
+        hub.start(guest)
+        yield guest
+    finally:
+        guest.down()
+
+
+@pytest.fixture
+def guest(booted: Guest) -> Iterator[Guest]:
+    yield booted
+    restore(booted)
+
+
+@pytest.fixture
+def epyc_vllm(guest: Guest) -> EpycVllm:
+    """Runs epyc-vllm in the guest: epyc_vllm("enable", "x", "--yes"); any exit code is fine."""
+
+    def run(*arguments: str, timeout: float = 300, **options: Any) -> CompletedProcess[str]:
+        return guest.run(["epyc-vllm", *arguments], check=False, timeout=timeout, **options)
+
+    return run
+
+
+@pytest.fixture
+def standin(guest: Guest) -> Standin:
+    return Standin(guest)
+
+
+def restore(guest: Guest) -> None:
+    """Disables every endpoint and undoes what a test may have changed about the host."""
+    guest.sh(f"rm -f {CONTROL}")
+    guest.cpuinfo("genoa")
+    for file in guest.sh("ls /etc/epyc-vllm/endpoints.d").split():
+        name = file.removesuffix(".toml")
+        guest.run(["epyc-vllm", "disable", name, "--purge"], check=False, timeout=180)
+    guest.sh(_SCRUB, timeout=180)
+    hub.start(guest)
+
+
+# Whatever a failed test left; the endpoints of the others are gone already.
+_SCRUB = """
+systemctl stop 'epyc-vllm-*' 2>/dev/null
+for unit in /etc/systemd/system/epyc-vllm-*; do
+  [ -e "$unit" ] && rm -rf "$unit"
+done
+rm -rf /etc/epyc-vllm/endpoints.d/* /var/lib/epyc-vllm/plans/* /var/lib/epyc-vllm/reports/*
+rm -rf /var/cache/epyc-vllm/*
+systemctl daemon-reload
+systemctl reset-failed
+"""
