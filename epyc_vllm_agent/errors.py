@@ -27,6 +27,8 @@ class AgentError(Exception):
     """
 
     exit_code = ExitCode.FAILED
+    details: str | None = None  # shown before the message: log lines, say
+    outcome: str | None = None  # shown after it: in which state things are now
 
     def __init__(self, code: str, message: str, hint: str | None = None) -> None:
         super().__init__(message)

@@ -11,7 +11,12 @@ _STAGED = ".epyc-vllm-staged-"
 
 def write_atomically(path: Path, text: str) -> None:
     """Replaces one file; raises OSError with the old text still in place."""
-    stage(path, text).replace(path)
+    staged = stage(path, text)
+    try:
+        staged.replace(path)
+    except OSError:
+        staged.unlink(missing_ok=True)
+        raise
 
 
 def stage(path: Path, text: str) -> Path:
@@ -21,9 +26,10 @@ def stage(path: Path, text: str) -> Path:
     """
     staged = path.parent / f"{_STAGED}{secrets.token_hex(8)}"
     try:
+        content = text.encode()
         path.parent.mkdir(parents=True, exist_ok=True)
-        with staged.open("w", encoding="utf-8") as file:
-            file.write(text)
+        with staged.open("wb") as file:
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         staged.chmod(0o644)

@@ -86,7 +86,8 @@ def resolve(survey: Survey, config: EndpointConfig) -> Resolved:
     )
     launch = Launch(
         environment=where,
-        numactl=environment.tool("numactl"),
+        # Without NUMA in the kernel numactl refuses to start anything.
+        numactl=environment.tool("numactl") if survey.facts.numa_known else None,
         taskset=environment.tool("taskset"),
         preload=environment.preload(where, survey.recipe.environment.preload),
         user=user,

@@ -12,26 +12,17 @@ from epyc_vllm_agent.changes.installed import installed
 from epyc_vllm_agent.config.request import Wanted
 from epyc_vllm_agent.doors import environment
 from epyc_vllm_agent.doors.systemd import Systemd, Watcher
-from epyc_vllm_agent.errors import ActionFailed, Refused
+from epyc_vllm_agent.errors import Refused
 from epyc_vllm_agent.facts.model import ModelFacts
 from epyc_vllm_agent.paths import Paths
 from epyc_vllm_agent.pipeline import Resolved
-from epyc_vllm_agent.plan.values import EndpointPlan, Instance
-from epyc_vllm_agent.units.render import render, service_name
+from epyc_vllm_agent.plan.values import EndpointPlan
+from epyc_vllm_agent.units.names import service_name
+from epyc_vllm_agent.units.render import render
 from epyc_vllm_agent.watch import readiness
-from epyc_vllm_agent.watch.readiness import PhaseResult
+from epyc_vllm_agent.watch.readiness import Verified
 
 Progress = Callable[[int, int], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Verified:
-    instance: str
-    phases: tuple[PhaseResult, ...]
-
-    @property
-    def ok(self) -> bool:
-        return all(result.probe.ok for result in self.phases)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,24 +69,11 @@ def bring_up(
         require_startable(plan)
         _fetch(survey, resolved.model, fetched)
         _require_readable(plan)
+        readiness.api_key(plan)  # without a key in its file no step of the unit could run
         changes = change_set(paths, plan, wanted)
         services = [service_name(instance.name) for instance in plan.instances]
         done = converge.enable(paths, changes, services, systemd, watch)
-    return BroughtUp(plan, done, verify(plan))
-
-
-def verify(plan: EndpointPlan) -> tuple[Verified, ...]:
-    """The recipe's step 7 against each running instance."""
-    return tuple(
-        Verified(instance.name, readiness.verify(plan, instance)) for instance in plan.instances
-    )
-
-
-def instance_of(plan: EndpointPlan, name: str) -> Instance:
-    found = plan.instance(name)
-    if found is None:
-        raise ActionFailed("no-instance", f"{name} is no instance of endpoint {plan.name}", None)
-    return found
+    return BroughtUp(plan, done, readiness.verify_all(plan))
 
 
 def _fetch(survey: pipeline.Survey, model: ModelFacts, progress: Progress) -> None:

@@ -40,8 +40,8 @@ class StartFailed(ActionFailed):
             causes or f"endpoint {endpoint} did not come up",
             "; ".join(dict.fromkeys(report.hint for report in reports if report.hint)) or None,
         )
+        self.details = "\n".join(report.log_text for report in reports) or None
         self.outcome = f"nothing is retried; {state}"
-        self.reports = tuple(reports)
 
 
 def enable(
@@ -58,11 +58,12 @@ def enable(
     """
     sweep_all(paths)
     ran = [service for service in services if systemd.state(service).is_up]
-    for unit in (*changes.stop, *(service for service in changes.restart if service in ran)):
-        systemd.stop(unit)
     transaction = Transaction(paths, changes.files)
-    transaction.commit()
+    transaction.prepare()  # a full disk is found before anything is stopped
     try:
+        for unit in (*changes.stop, *(service for service in changes.restart if service in ran)):
+            systemd.stop(unit)
+        transaction.commit()
         systemd.enable(changes.target)  # before the reload: its links count for it too
         _reload(systemd, changes.reload, [changes.target, *services])
         started = _start(paths, changes, services, systemd, watch)
@@ -144,11 +145,12 @@ def _take_back(
     new = any(
         change.old is None and change.path.endswith(changes.target) for change in changes.files
     )
-    with contextlib.suppress(ActionFailed):
-        for unit in (changes.target, *services):
+    for unit in (changes.target, *services):
+        with contextlib.suppress(ActionFailed):
             if systemd.state(unit).active_state not in ("inactive", "failed"):
                 systemd.stop(unit)
-        if new:
+    if new:
+        with contextlib.suppress(ActionFailed):
             systemd.disable(changes.target)
     transaction.undo()
     with contextlib.suppress(ActionFailed):

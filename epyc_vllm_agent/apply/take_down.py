@@ -2,11 +2,13 @@
 
 import shutil
 from dataclasses import dataclass
+from pathlib import Path
 
 from epyc_vllm_agent.apply import converge
 from epyc_vllm_agent.apply.lock import locked
 from epyc_vllm_agent.changes.changes import to_disable
 from epyc_vllm_agent.changes.installed import installed, names, stored_plan, stored_plans
+from epyc_vllm_agent.config.config import require_name
 from epyc_vllm_agent.doors.systemd import Systemd
 from epyc_vllm_agent.errors import ActionFailed, ConfigError
 from epyc_vllm_agent.paths import Paths
@@ -25,6 +27,7 @@ def take_down(paths: Paths, name: str, systemd: Systemd, purge: bool) -> TakenDo
 
     Raises ConfigError where nothing of that name is installed.
     """
+    require_name(name)  # it becomes a part of paths that are removed
     with locked(paths):
         found = installed(paths, name)
         if not found.exists:
@@ -40,7 +43,7 @@ def take_down(paths: Paths, name: str, systemd: Systemd, purge: bool) -> TakenDo
         removed += _remove_run_state(paths, services)
         weights = _weights(paths, plan)
         if weights and purge:
-            shutil.rmtree(paths.at(weights), ignore_errors=True)
+            shutil.rmtree(weights, ignore_errors=True)
             removed, weights = [*removed, weights], None
     return TakenDown(name, tuple(removed), weights)
 
@@ -69,5 +72,9 @@ def _weights(paths: Paths, plan: EndpointPlan | None) -> str | None:
     if plan is None or not plan.model.path.startswith(f"{paths.models}/"):
         return None
     folder = plan.model.path.split("/snapshots/")[0]
-    users = [other for other in stored_plans(paths) if other.model.path.startswith(folder + "/")]
-    return None if users or not paths.at(folder).is_dir() else folder
+    try:
+        others = stored_plans(paths)
+    except ActionFailed:  # one that cannot be read may use it
+        return None
+    users = [other for other in others if other.model.path.startswith(folder + "/")]
+    return None if users or not Path(folder).is_dir() else folder

@@ -1,62 +1,105 @@
 """Several files changed as one: staged beside their places, renamed, and put back on failure."""
 
-from collections.abc import Sequence
-from pathlib import Path
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from epyc_vllm_agent.changes.changes import FileChange
-from epyc_vllm_agent.errors import ActionFailed
-from epyc_vllm_agent.files import stage, sync_folder
+from epyc_vllm_agent.errors import ActionFailed, Refused
+from epyc_vllm_agent.files import stage, sync_folder, write_atomically
 from epyc_vllm_agent.paths import Paths
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class Transaction:
     """Writes `changes` below `paths`.
 
-    `commit` stages every text (written and synced) before the first rename, so that a full disk
-    changes nothing. `undo` puts the old texts back. A process killed in between leaves a state
-    that the next run completes, and staged files that `files.sweep` removes.
+    `prepare` stages every text (written and synced), so that a full disk changes nothing; `commit`
+    renames them into place; `undo` puts the old texts back. A process killed in between leaves a
+    state that the next run completes, and staged files that `files.sweep` removes.
     """
 
     def __init__(self, paths: Paths, changes: Sequence[FileChange]) -> None:
         self._paths = paths
         self._changes = tuple(changes)
+        self._staged: dict[str, Path] = {}
         self._done: list[FileChange] = []
+
+    def prepare(self) -> None:
+        """Raises Refused where a file to be made is there and not ours, else as `commit` does."""
+        for change in self._changes:
+            path = self._paths.at(change.path)
+            if change.old is None and (path.exists() or path.is_symlink()):
+                raise Refused(
+                    "not-ours",
+                    f"{path} is there and was not written by epyc-vllm",
+                    "move it away, or choose another name with --name",
+                )
+        with self._all_or_nothing():
+            for change in self._changes:
+                if change.new is not None:
+                    self._staged[change.path] = stage(self._paths.at(change.path), change.new)
 
     def commit(self) -> None:
         """Raises ActionFailed, with everything as it was, where a file cannot be written."""
-        staged: dict[str, Path] = {}
+        if not self._staged:
+            self.prepare()
+        with self._all_or_nothing():
+            for change in self._changes:
+                self._place(change)
+
+    def undo(self) -> None:
+        """Puts back what `commit` changed, newest first, and drops what is only prepared.
+
+        Raises ActionFailed that names what could not be put back.
+        """
+        failed = []
+        while self._staged:
+            self._staged.popitem()[1].unlink(missing_ok=True)
+        while self._done:
+            change = self._done.pop()
+            try:
+                self._put_back(change)
+            except OSError as error:
+                failed.append(f"{change.path} ({error.strerror})")
+        if failed:
+            raise ActionFailed(
+                "undo-failed",
+                "the earlier state could not be put back: " + ", ".join(failed),
+                "mend the file system, then run the command again",
+            )
+
+    @contextlib.contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
         try:
-            for change in self._changes:
-                if change.new is not None:
-                    staged[change.path] = stage(self._paths.at(change.path), change.new)
-            for change in self._changes:
-                self._place(change, staged)
+            yield
         except OSError as error:
-            for path in staged.values():
-                path.unlink(missing_ok=True)
             self.undo()
             raise ActionFailed(
                 "write-failed",
-                f"{error.filename or 'a file'} cannot be written ({error.strerror})",
+                f"{error.filename2 or error.filename or 'a file'} cannot be written "
+                f"({error.strerror})",
                 "nothing was changed; make room or mend the file system, then run it again",
             ) from error
+        except BaseException:
+            self.undo()
+            raise
 
-    def undo(self) -> None:
-        """Puts back what `commit` changed, newest first."""
-        while self._done:
-            change = self._done.pop()
-            path = self._paths.at(change.path)
-            if change.old is None:
-                path.unlink(missing_ok=True)
-            else:
-                stage(path, change.old).replace(path)
+    def _put_back(self, change: FileChange) -> None:
+        path = self._paths.at(change.path)
+        if change.old is None:
+            path.unlink(missing_ok=True)
+        else:
+            write_atomically(path, change.old)
 
-    def _place(self, change: FileChange, staged: dict[str, Path]) -> None:
+    def _place(self, change: FileChange) -> None:
         path = self._paths.at(change.path)
         if change.new is None:
             path.unlink(missing_ok=True)
         else:
-            staged[change.path].replace(path)
-            del staged[change.path]
+            self._staged[change.path].replace(path)
+            del self._staged[change.path]
         self._done.append(change)
         sync_folder(path.parent)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from epyc_vllm_agent.changes.installed import Installed, encode_plan
 from epyc_vllm_agent.plan.values import EndpointPlan
-from epyc_vllm_agent.units.render import SYSTEM_UNITS, UnitFile, service_name, target_name
+from epyc_vllm_agent.units.names import SYSTEM_UNITS, UnitFile, service_name, target_name
 
 
 @dataclass(frozen=True, slots=True)

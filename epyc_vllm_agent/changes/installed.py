@@ -9,7 +9,7 @@ from epyc_vllm_agent.codec import from_plain, to_plain
 from epyc_vllm_agent.errors import ActionFailed
 from epyc_vllm_agent.paths import Paths
 from epyc_vllm_agent.plan.values import EndpointPlan
-from epyc_vllm_agent.units.render import MARK, UnitFile
+from epyc_vllm_agent.units.names import MARK, UnitFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Installed:
 
     @property
     def exists(self) -> bool:
-        return bool(self.endpoint_file or self.plan_file or self.units)
+        return bool(self.units) or (self.endpoint_file, self.plan_file) != (None, None)
 
 
 def installed(paths: Paths, name: str) -> Installed:
@@ -75,8 +75,10 @@ def _owned_units(paths: Paths) -> list[tuple[str, UnitFile]]:
     """Our unit files with the endpoint that their first line names; no other file is touched."""
     found = []
     for path in sorted(paths.units.glob("epyc-vllm-*")):
-        text = _read(path) if path.is_file() and not path.is_symlink() else None
-        if text and text.startswith(MARK):
+        if path.is_symlink() or not path.is_file():
+            continue
+        text = path.read_text(encoding="utf-8", errors="replace")
+        if text.startswith(MARK):
             owner = text.removeprefix(MARK).split(".", 1)[0]
             host_path = "/" + str(path.relative_to(paths.root))
             found.append((owner, UnitFile(host_path, text)))

@@ -1,5 +1,6 @@
 """The command line: click commands, and the one place where an error becomes an exit code."""
 
+import importlib
 import os
 import sys
 from pathlib import Path
@@ -7,15 +8,38 @@ from pathlib import Path
 import click
 
 from epyc_vllm_agent import __version__
-from epyc_vllm_agent.apply.converge import StartFailed
-from epyc_vllm_agent.cli import endpoint, host, observe, unit
 from epyc_vllm_agent.cli.context import Context
 from epyc_vllm_agent.errors import AgentError, ExitCode
 from epyc_vllm_agent.paths import Paths
-from epyc_vllm_agent.report import text
+
+# Verb and the module of this folder that has it: `detect` need not import what `enable` needs.
+_VERBS = {
+    "detect": "host",
+    "plan": "endpoint",
+    "enable": "endpoint",
+    "disable": "endpoint",
+    "status": "observe",
+    "verify": "observe",
+    "show": "observe",
+    "unit": "unit",
+}
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class _Verbs(click.Group):
+    """The verbs, each imported when it is used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _VERBS:
+            return None
+        module = importlib.import_module(f"epyc_vllm_agent.cli.{_VERBS[cmd_name]}")
+        command: click.Command = getattr(module, cmd_name)
+        return command
+
+
+@click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, "-V", "--version", prog_name="epyc-vllm")
 @click.option(
     "--sysroot",
@@ -28,16 +52,6 @@ from epyc_vllm_agent.report import text
 def group(context: click.Context, sysroot: Path, debug: bool) -> None:
     """vLLM endpoints as services of an AMD EPYC host."""
     context.obj = Context(Paths(sysroot.resolve()), debug)
-
-
-group.add_command(host.detect)
-group.add_command(endpoint.plan)
-group.add_command(endpoint.enable)
-group.add_command(endpoint.disable)
-group.add_command(observe.status)
-group.add_command(observe.verify)
-group.add_command(observe.show)
-group.add_command(unit.unit)
 
 
 def main() -> None:
@@ -62,12 +76,9 @@ def main() -> None:
 
 def _explain(error: AgentError) -> ExitCode:
     """The error as a sysadmin reads it: logs first, the cause as the last thing on the screen."""
-    if isinstance(error, StartFailed):
-        for report in error.reports:
-            click.echo(text.failure(report), err=True)
-    click.echo(f"epyc-vllm: {error.message}", err=True)
-    if error.hint:
-        click.echo(f"  {error.hint}", err=True)
-    if isinstance(error, StartFailed):
-        click.echo(f"  {error.outcome}", err=True)
+    hint = f"  {error.hint}" if error.hint else None
+    outcome = f"  {error.outcome}" if error.outcome else None
+    for line in (error.details, f"epyc-vllm: {error.message}", hint, outcome):
+        if line:
+            click.echo(line, err=True)
     return error.exit_code

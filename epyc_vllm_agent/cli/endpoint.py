@@ -134,6 +134,8 @@ def _keys(flags: dict[str, Any]) -> dict[str, Any]:
         for key, value in flags.items()
         if value not in (None, ())
     }
+    if {"socket", "sockets"} <= given.keys():
+        raise click.UsageError("--socket and --sockets say the same: give one of them")
     if "socket" in given:
         given["sockets"] = [given.pop("socket")]
     elif given.get("sockets", "all") not in ("all", "auto"):

@@ -3,11 +3,11 @@
 import click
 
 from epyc_vllm_agent import pipeline
-from epyc_vllm_agent.apply.bring_up import verify as verify_plan
 from epyc_vllm_agent.cli.context import Context, json_option, pass_context
 from epyc_vllm_agent.errors import ActionFailed, ConfigError
 from epyc_vllm_agent.plan.values import EndpointPlan
 from epyc_vllm_agent.report import handover, plain, state
+from epyc_vllm_agent.watch.readiness import verify_all
 
 
 @click.command()
@@ -31,7 +31,7 @@ def status(context: Context, names: tuple[str, ...], as_json: bool) -> None:
 def verify(context: Context, names: tuple[str, ...], as_json: bool) -> None:
     """Prove that running endpoints answer: health, model listed, one completion."""
     plans = _plans(context, names)
-    results = [item for plan in plans for item in verify_plan(plan)]
+    results = [item for plan in plans for item in verify_all(plan)]
     if as_json:
         click.echo(plain.dump({"instances": [plain.verified(item) for item in results]}))
     else:

@@ -33,6 +33,30 @@ def path(value: object) -> str:
     return found
 
 
+def name(value: object) -> str:
+    """Text that stands behind an option: with a "-" in front it would be taken for one itself."""
+    found = text(value)
+    if found.startswith("-"):
+        raise ValueError('must not begin with "-"')
+    return found
+
+
+def prefix(value: object) -> str:
+    """A folder of programs and libraries: PATH splits at colons, LD_PRELOAD at blanks too."""
+    found = path(value)
+    if re.search(r"[:\s]", found):
+        raise ValueError("must be an absolute path without blanks and colons")
+    return found
+
+
+def environment_file(value: object) -> str:
+    """A path for EnvironmentFile=, which knows no quotes and expands glob(7) patterns."""
+    found = path(value)
+    if re.search(r"[\s*?\[\\]", found):
+        raise ValueError("must be an absolute path without blanks, wildcards and backslashes")
+    return found
+
+
 def matching(pattern: str, rule: str) -> Check:
     def check(value: object) -> str:
         found = text(value)

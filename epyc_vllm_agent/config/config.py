@@ -97,11 +97,8 @@ def parse_endpoint(
 ) -> EndpointConfig:
     """The endpoint that the keys of its file describe; raises ConfigError with every fault."""
     errors: list[str] = []
-    if not re.fullmatch(NAME_PATTERN, name):
-        errors.append(
-            f"{where}: the endpoint's name {name!r} must be lower-case letters, digits and dashes, "
-            "48 characters at most"
-        )
+    if not is_name(name):
+        errors.append(f"{where}: {_name_fault(name)}")
     found = _given(where, values, settings.ENDPOINT, errors)
     if "model" not in found and not errors:
         errors.append(f"{where}: model is missing")
@@ -111,6 +108,24 @@ def parse_endpoint(
     if errors:
         raise ConfigError("config-invalid", "; ".join(errors), "correct the values named")
     return EndpointConfig(name=name, **everything)
+
+
+def is_name(name: str) -> bool:
+    """Whether an endpoint may be called so: the name is part of paths and of unit names."""
+    return re.fullmatch(NAME_PATTERN, name) is not None
+
+
+def require_name(name: str) -> None:
+    """Raises ConfigError where no endpoint can be called so."""
+    if not is_name(name):
+        raise ConfigError("bad-name", _name_fault(name), "correct the name")
+
+
+def _name_fault(name: str) -> str:
+    return (
+        f"the endpoint's name {name!r} must be lower-case letters, digits and dashes, "
+        "48 characters at most"
+    )
 
 
 def read_endpoint_values(path: Path) -> dict[str, Any]:
@@ -189,7 +204,8 @@ def _combination_faults(values: Mapping[str, Any]) -> list[str]:
         ipaddress.ip_address(values["address"])
     except ValueError:
         faults.append(f"address {values['address']!r} is not an IP address")
-    reserved = sorted({arg.split("=", 1)[0] for arg in values["vllm_args"]} & MANAGED_ARGUMENTS)
+    options = (argument.split("=", 1)[0] for argument in values["vllm_args"])
+    reserved = sorted({option for option in options if _is_managed(option)})
     if reserved:
         faults.append(
             f"vllm_args must not hold {', '.join(reserved)}: the plan sets that; use the key for it"
@@ -200,12 +216,23 @@ def _combination_faults(values: Mapping[str, Any]) -> list[str]:
     return faults
 
 
-# What the plan itself decides: a second value would make the unit disagree with the plan.
+def _is_managed(option: str) -> bool:
+    """vLLM's parser takes "_" for "-", and argparse any beginning that is unique."""
+    name = option.replace("_", "-")
+    if len(name) > 2 and name.startswith("--"):
+        return any(managed.startswith(name) for managed in MANAGED_ARGUMENTS)
+    return name in MANAGED_ARGUMENTS
+
+
+# What the plan itself decides: a second value would make the unit disagree with the plan, with the
+# probes (where and how the server listens) or with a gate.
 MANAGED_ARGUMENTS = frozenset(
-    {"--host", "--port", "--served-model-name", "--dtype", "--chat-template", "--max-model-len",
-     "--tensor-parallel-size", "-tp", "--device", "--api-key"}
+    {"--model", "--served-model-name", "--dtype", "--chat-template", "--max-model-len",
+     "--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp", "--data-parallel-size",
+     "-dp", "--device", "--kv-cache-memory-bytes", "--trust-remote-code", "--config", "--headless",
+     "--host", "--port", "--uds", "--root-path", "--ssl-keyfile", "--ssl-certfile", "--api-key"}
 )  # fmt: skip
 MANAGED_VARIABLES = frozenset(
     {"VLLM_CPU_OMP_THREADS_BIND", "VLLM_CPU_KVCACHE_SPACE", "VLLM_CACHE_ROOT", "HF_HUB_OFFLINE",
-     "HOME", "LD_PRELOAD", "HF_TOKEN", "VLLM_API_KEY"}
+     "HOME", "LD_PRELOAD", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "VLLM_API_KEY"}
 )  # fmt: skip

@@ -10,8 +10,10 @@ from epyc_vllm_agent.config import toml_text
 from epyc_vllm_agent.config.config import (
     Config,
     EndpointConfig,
+    is_name,
     parse_endpoint,
     read_endpoint_values,
+    require_name,
 )
 from epyc_vllm_agent.errors import ConfigError
 from epyc_vllm_agent.paths import Paths
@@ -35,8 +37,10 @@ def wanted(
     """
     if what.startswith("/"):
         what = os.path.normpath(what)
-    known = (paths.endpoints / f"{what}.toml").is_file() and name is None
-    name = what if known else name or slug(what)
+    known = name is None and is_name(what) and (paths.endpoints / f"{what}.toml").is_file()
+    if name is None:
+        name = what if known else slug(what)
+    require_name(name)
     path = paths.endpoints / f"{name}.toml"
     defaults = dict(config.defaults)
     if not path.is_file():

@@ -36,13 +36,15 @@ ENDPOINT = (
     Setting("revision", checks.text, None, "branch, tag or commit of the hub model", False),
     Setting(
         "served_model_name",
-        checks.text,
+        checks.name,
         None,
         "name that clients send; the model's by itself",
         False,
     ),
     Setting("runtime", checks.choice(RUNTIMES), "auto", "what runs vLLM"),
-    Setting("environment", checks.path, None, "Python environment with vLLM, for the host runtime"),
+    Setting(
+        "environment", checks.prefix, None, "Python environment with vLLM, for the host runtime"
+    ),
     Setting("sockets", checks.sockets, "all", '"all", "auto" or a list: where instances run'),
     Setting(
         "cores",
@@ -76,7 +78,12 @@ ENDPOINT = (
     ),
     Setting("vllm_args", checks.texts, (), "further arguments of `vllm serve`"),
     Setting("env", checks.variables, (), "further environment variables of vLLM"),
-    Setting("api_key_file", checks.path, None, "root-only file with a line VLLM_API_KEY=..."),
+    Setting(
+        "api_key_file",
+        checks.environment_file,
+        None,
+        "root-only file with a line VLLM_API_KEY=...",
+    ),
     Setting("accept", checks.choices(GATES), (), "gates that are accepted"),
     Setting(
         "start_timeout",

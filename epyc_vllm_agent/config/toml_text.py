@@ -24,24 +24,38 @@ def compose(values: Mapping[str, Any], comment: str) -> str:
 
 
 def edit(old: str, changes: Mapping[str, Any]) -> str:
-    """`old` with top-level keys set to `changes`; every other line stays as it was.
+    """`old` with top-level keys set to `changes`; every other line, and a comment behind a
+    value, stays as it was.
 
     Raises ConfigError where a value to change spans several lines or stands in a table.
     """
     wanted = tomllib.loads(old) | dict(changes)
-    lines = old.splitlines(keepends=True)
+    lines = re.findall(r"[^\n]*\n|[^\n]+", old)  # splitlines() also splits inside of texts
     first_table = next((i for i, line in enumerate(lines) if line.lstrip().startswith("[")), None)
     head, tail = lines[:first_table], lines[len(lines[:first_table]) :]
     for key, value in changes.items():
-        new = f"{key} = {_value(value)}\n"
+        new = f"{key} = {_value(value)}"
         at = [i for i, line in enumerate(head) if re.match(rf"\s*{re.escape(key)}\s*=", line)]
         if at:
-            head[at[0]] = new
+            head[at[0]] = new + _comment(head[at[0]]) + "\n"
         else:
             if head and not head[-1].endswith("\n"):
                 head[-1] += "\n"
-            head.append(new)
+            head.append(new + "\n")
     return _proven("".join(head + tail), wanted)
+
+
+def _comment(line: str) -> str:
+    """The comment behind a key's value, with the blanks before it: the first "#" that no text
+    holds, so that what stands before it is TOML by itself."""
+    for found in re.finditer("#", line):
+        before = line[: found.start()]
+        try:
+            tomllib.loads(before)
+        except tomllib.TOMLDecodeError:
+            continue
+        return line[len(before.rstrip()) :].rstrip()
+    return ""
 
 
 def _proven(text: str, wanted: Mapping[str, Any]) -> str:

@@ -39,8 +39,8 @@ def health(url: str, timeout_seconds: float = 10.0) -> Probe:
 def listed(url: str, model: str, key: str | None, timeout_seconds: float = 30.0) -> Probe:
     """GET /v1/models must name `model`."""
 
-    def judge(answer: Any) -> str | None:
-        names = [entry.get("id") for entry in answer.get("data") or []]
+    def judge(answer: dict[str, Any]) -> str | None:
+        names = [entry.get("id") for entry in _tables(answer.get("data"))]
         return None if model in names else f"/v1/models lists {names}, not {model!r}"
 
     return _judged("GET", f"{url}/v1/models", None, key, timeout_seconds, judge)
@@ -58,14 +58,19 @@ def completion(
     return _judged("POST", url + path, body, key, timeout_seconds, lambda a: _choice(a, kind))
 
 
-def _choice(answer: Any, kind: EndpointKind) -> str | None:
+def _choice(answer: dict[str, Any], kind: EndpointKind) -> str | None:
     if answer.get("error"):
         return f"the answer is an error: {_short(answer['error'])}"
-    choices = answer.get("choices") or []
-    part = "message" if kind is EndpointKind.CHAT else "text"
-    if not choices or part not in choices[0]:
+    part, shape = ("message", dict) if kind is EndpointKind.CHAT else ("text", str)
+    choices = _tables(answer.get("choices"))
+    if not choices or not isinstance(choices[0].get(part), shape):
         return f"the answer has no choices[0].{part}: {_short(answer)}"
     return None
+
+
+def _tables(value: object) -> list[dict[str, Any]]:
+    """The JSON objects of a list; nothing where it is none."""
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 def _judged(
@@ -101,7 +106,7 @@ def _reason(answer: Any, judge: Judge | None) -> str | None:
         return None
     try:
         value = answer.json()
-    except ValueError:
+    except (ValueError, RecursionError):  # the latter: brackets without end
         return f"the answer is not JSON: {_short(answer.text)}"
     if not isinstance(value, dict):
         return f"the answer is not a JSON object: {_short(answer.text)}"

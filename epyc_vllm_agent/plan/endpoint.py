@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from epyc_vllm_agent.config.config import EndpointConfig
+from epyc_vllm_agent.facts.generations import Routing
 from epyc_vllm_agent.facts.host import HostFacts
 from epyc_vllm_agent.facts.model import EndpointKind, ModelFacts
 from epyc_vllm_agent.plan import gates as gating
@@ -19,6 +20,7 @@ from epyc_vllm_agent.plan.values import (
     Rank,
     Refusal,
     Stack,
+    hold_of,
 )
 
 
@@ -28,7 +30,7 @@ class Shipped:
 
     figures: Figures
     gate_texts: gating.GateTexts
-    routing: str | None  # of this host's generation
+    routing: Routing | None  # of this host's generation
 
 
 def plan_endpoint(
@@ -53,9 +55,13 @@ def plan_endpoint(
     if isinstance(chosen, Refusal):
         refusals.append(chosen)
         chosen = dict.fromkeys(names, config.port or ports.FIRST_PORT)
-    instances = []
+    instances: list[Instance] = []
     for name, placement in zip(names, placed.placements, strict=True):
-        sized = size(config, facts, model, placement, holds, shipped.figures)
+        # Sockets may share a node (NPS0), so that its own instances count for each other.
+        beside = [*holds, *(hold_of(config.name, instance) for instance in instances)]
+        had = previous.instance(name) if previous else None
+        running = had is not None and had.port in facts.listening_ports
+        sized = size(config, facts, model, placement, beside, shipped.figures, running)
         keep = shipped.figures.kept_cores_per_rank
         made = _instance(name, placement, chosen[name], keep, sized)
         instances.append(_kept(made, config, model, previous))
@@ -107,7 +113,7 @@ def hardware_line(facts: HostFacts) -> str:
     bf16 = "yes" if cpu.avx512_bf16 else "no"
     return (
         f"{kind}{zen}, {facts.physical_cores} cores on {len(facts.sockets)} socket(s), "
-        f"AVX-512 BF16 {bf16}: {cpu.model_name}"
+        f"AVX-512 BF16 {bf16}: {cpu.model_name or 'no model name'}"
     )
 
 

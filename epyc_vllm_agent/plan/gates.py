@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from epyc_vllm_agent.config.config import EndpointConfig
+from epyc_vllm_agent.facts.generations import Routing
 from epyc_vllm_agent.facts.host import Cpu
 from epyc_vllm_agent.plan.values import Gate, Refusal, Stack
 
 STOCK, ZENTORCH = "stock", "zentorch"
-VALIDATED = "validated"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ def stack_name(cpu: Cpu) -> str:
 def gates(
     config: EndpointConfig,
     cpu: Cpu,
-    routing: str | None,
+    routing: Routing | None,
     custom_code: bool,
     texts: GateTexts,
 ) -> tuple[Gate, ...]:
@@ -47,7 +47,7 @@ def gates(
         names.append("not-epyc")
     elif not cpu.avx512_bf16:
         names.append("stock-cpu")
-    elif routing != VALIDATED:
+    elif routing is not Routing.VALIDATED:
         names.append("unvalidated-cpu")
     if not ipaddress.ip_address(config.address).is_loopback and config.api_key_file is None:
         names.append("open-address")

@@ -1,10 +1,11 @@
 """Which cores of which sockets an endpoint's instances get; pure, knows nothing of memory sizes.
 
-Whole sockets by default; `cores` divides one. A core is given whole: all its threads.
+Whole sockets by default; `cores` divides one. A core is given whole: all its threads that the
+cpuset allows.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from epyc_vllm_agent import cpulist
 from epyc_vllm_agent.config.config import EndpointConfig
@@ -71,9 +72,11 @@ def _choose_sockets(
     if isinstance(config.sockets, str):  # "auto"
         held = {hold.socket for hold in holds}
         ordered = sorted(usable, key=lambda socket: socket.id in held)
-        free = [socket for socket in ordered if socket.id not in held]
+        found = {socket.id: _place_on(config, facts, socket, holds) for socket in ordered}
+        roomy = [s for s in ordered if isinstance(found[s.id], Placement)]
+        free = {socket.id for socket in usable} - held
         reason = "no other endpoint holds it" if free else "every socket is held by other endpoints"
-        return ordered[:1], reason, _none_usable(usable)
+        return (roomy or ordered)[:1], reason, _none_usable(usable)
     chosen = [socket for socket in usable if socket.id in config.sockets]
     missing = sorted(set(config.sockets) - {socket.id for socket in chosen})
     refusals = [
@@ -99,7 +102,12 @@ def _cores_by_node(facts: HostFacts, socket: Socket) -> tuple[NodeCores, ...]:
     allowed = set(facts.allowed_cpus)
     found = []
     for node_id in socket.nodes:
-        cores = tuple(c for c in socket.cores if c.node == node_id and set(c.cpus) <= allowed)
+        shares = (
+            replace(core, cpus=tuple(cpu for cpu in core.cpus if cpu in allowed))
+            for core in socket.cores
+            if core.node == node_id
+        )
+        cores = tuple(core for core in shares if core.cpus)
         if cores and node_id in facts.allowed_nodes and facts.node(node_id).memory_bytes != 0:
             found.append(NodeCores(node_id, cores))
     return tuple(found)
@@ -114,15 +122,20 @@ def _place_on(
     if config.cores is None:
         if here:
             return _held(socket, total, here)
-        return Placement(socket.id, nodes, whole_nodes=True)
+        return Placement(socket.id, nodes, _are_whole(facts, nodes))
     taken = {cpu for hold in here for cpu in hold.cpus}
     free = [NodeCores(n.node, tuple(c for c in n.cores if not taken & set(c.cpus))) for n in nodes]
     share = _take(free, config.cores)
     if share is None:
         return _too_few(config.cores, socket, total, free, here)
-    counts = {node.node: len(node.cores) for node in nodes}
-    return Placement(
-        socket.id, share, whole_nodes=all(len(n.cores) == counts[n.node] for n in share)
+    return Placement(socket.id, share, _are_whole(facts, share))
+
+
+def _are_whole(facts: HostFacts, shares: Sequence[NodeCores]) -> bool:
+    """Whether `shares` have every CPU of their nodes; sockets may share one (NPS0)."""
+    return all(
+        {cpu for core in share.cores for cpu in core.cpus} == set(facts.node(share.node).cpus)
+        for share in shares
     )
 
 
@@ -158,6 +171,14 @@ def _too_few(
     cores: int, socket: Socket, total: int, free: Sequence[NodeCores], holds: Sequence[Hold]
 ) -> Refusal:
     left = sum(len(node.cores) for node in free)
+    if left >= cores:
+        on_nodes = ", ".join(f"{len(node.cores)} on node {node.node}" for node in free)
+        return Refusal(
+            "cores-uneven",
+            f"{cores} cannot be divided evenly over the free cores of socket {socket.id} "
+            f"({on_nodes})",
+            "each node of an instance gets the same number: ask for another with --cores N",
+        )
     held = f", the others are held by {_holders(holds)}" if holds else ""
     return Refusal(
         "cores-held",

@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from epyc_vllm_agent.plan.values import Hold, Refusal
 
 FIRST_PORT = 8000
+LAST_PORT = 65535
 
 
 def choose(
@@ -17,7 +18,7 @@ def choose(
     """A port for each instance name.
 
     `base` (None: any) is the first instance's port, the others follow it. `previous` holds what
-    these instances have now; `listening` includes those ports where they run.
+    this endpoint's instances have now; `listening` includes those ports where they run.
     """
     taken = {hold.port: hold for hold in holds}
     chosen: dict[str, int] = {}
@@ -25,21 +26,29 @@ def choose(
         own = previous.get(name)
         if base is not None:
             port = base + index
+            if port > LAST_PORT:
+                return _beyond(base, len(instances))
             if port in taken:
                 return _reserved(port, taken[port])
-            if port in listening and port != own:
+            if port in listening and port not in previous.values():
                 return _busy(port)
         else:
-            port = own if own and own not in taken else _next_free(taken, listening, chosen)
+            used = {*taken, *listening, *chosen.values(), *previous.values()}
+            port = own if own and own not in taken else _next_free(used)
         chosen[name] = port
     return chosen
 
 
-def _next_free(
-    taken: Collection[int], listening: Collection[int], chosen: Mapping[str, int]
-) -> int:
-    used = {*taken, *listening, *chosen.values()}
-    return next(port for port in range(FIRST_PORT, 65536) if port not in used)
+def _next_free(used: Collection[int]) -> int:
+    return next(port for port in range(FIRST_PORT, LAST_PORT + 1) if port not in used)
+
+
+def _beyond(base: int, count: int) -> Refusal:
+    return Refusal(
+        "port-beyond",
+        f"{count} instances from port {base} on need ports beyond {LAST_PORT}",
+        "choose a lower one with --port, or leave it out to get free ones",
+    )
 
 
 def _reserved(port: int, hold: Hold) -> Refusal:

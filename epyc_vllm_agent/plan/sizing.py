@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from epyc_vllm_agent.codec import from_plain
 from epyc_vllm_agent.config.config import EndpointConfig
 from epyc_vllm_agent.facts.host import HostFacts
-from epyc_vllm_agent.facts.kv import kv_bytes_per_token, kv_request_bytes
+from epyc_vllm_agent.facts.kv import kv_bytes_per_token, kv_cache_bytes, kv_pool, kv_request_bytes
 from epyc_vllm_agent.facts.model import ModelFacts
 from epyc_vllm_agent.plan.placement import Placement
 from epyc_vllm_agent.plan.values import Fit, Hold, Refusal
+from epyc_vllm_agent.sizes import GIB
 
-GIB = 1 << 30
 CONTEXT_STEP = 256  # suggestions are rounded down to this, as the recipe does
 
 
@@ -80,12 +80,17 @@ def size(
     placement: Placement,
     holds: Sequence[Hold],
     figures: Figures,
+    running: bool = False,
 ) -> Sized:
-    """The KV space per rank and the memory balance of one instance."""
+    """The KV space per rank and the memory balance of one instance.
+
+    `running`: the instance itself holds memory now, so what is free now tells nothing.
+    """
     ranks = len(placement.by_node)
     weights = -(-(model.weight_bytes or 0) // ranks)
     runtime = _runtime_bytes(model, weights, figures.runtime)
-    rooms = [_room(facts, share.node, holds, figures.os_reserve) for share in placement.by_node]
+    reserve = figures.os_reserve
+    rooms = [_room(facts, node.node, holds, reserve, running) for node in placement.by_node]
     left = min(rooms) - weights - runtime
     need = _kv_need(model, config.max_model_len, config.num_prompts, ranks)
     gib = config.kv_gib or _kv_gib(_kv_wish(facts, placement, figures.kv), left, need)
@@ -95,10 +100,10 @@ def size(
     fit = Fit(
         weight_bytes=model.weight_bytes,
         kv_bytes_per_token=kv_bytes_per_token(model.kv) if model.kv else None,
-        kv_request_bytes=_kv_need(model, config.max_model_len, 1, ranks) * ranks or None,
+        kv_request_bytes=_request_bytes(model, config.max_model_len, ranks),
         runtime_bytes=runtime * ranks,
         required_bytes=required * ranks,
-        available_bytes=sum(rooms),
+        available_bytes=min(rooms) * ranks,  # ranks are equal: the fullest node decides
         fits=fits,
         suggested_max_model_len=context,
     )
@@ -111,11 +116,22 @@ def _runtime_bytes(model: ModelFacts, weights: int, figures: RuntimeFigures) -> 
     return figures.base_bytes + packed + int(weights * figures.weight_share)
 
 
-def _room(facts: HostFacts, node_id: int, holds: Sequence[Hold], reserve: OsReserve) -> int:
-    """Bytes of a node that instances may have: less the OS's part and what others hold."""
-    total = facts.node(node_id).memory_bytes or 0
-    held = sum(size for hold in holds for node, size in hold.bytes_by_node if node == node_id)
-    return max(0, total - reserve.base_bytes - int(total * reserve.share) - held)
+def _room(
+    facts: HostFacts, node_id: int, holds: Sequence[Hold], reserve: OsReserve, running: bool
+) -> int:
+    """Bytes of a node that an instance may have: less the OS's part and what others hold.
+
+    What is in use now counts too: it may be another program's. A neighbour's reservation counts
+    even while its KV cache is not touched yet, so the lesser of both views holds.
+    """
+    node = facts.node(node_id)
+    total = node.memory_bytes or 0
+    kept = reserve.base_bytes + int(total * reserve.share)
+    held = sum(size for hold in holds for where, size in hold.bytes_by_node if where == node_id)
+    room = total - kept - held
+    if node.free_bytes is not None and not running:
+        room = min(room, node.free_bytes - kept)
+    return max(0, room)
 
 
 def _kv_wish(facts: HostFacts, placement: Placement, rule: KvRule) -> int:
@@ -134,7 +150,13 @@ def _kv_wish(facts: HostFacts, placement: Placement, rule: KvRule) -> int:
 def _kv_need(model: ModelFacts, context_tokens: int, prompts: int, ranks: int) -> int:
     if model.kv is None:
         return 0
-    return kv_request_bytes(model.kv, context_tokens, ranks=ranks) * prompts
+    return kv_cache_bytes(kv_pool(model.kv, context_tokens, ranks=ranks), prompts)
+
+
+def _request_bytes(model: ModelFacts, context_tokens: int, ranks: int) -> int | None:
+    if model.kv is None:
+        return None
+    return kv_request_bytes(model.kv, context_tokens, ranks=ranks) * ranks or None
 
 
 def _kv_gib(wish: int, left: int, need: int) -> int:
@@ -146,8 +168,8 @@ def _longest_context(
     config: EndpointConfig, model: ModelFacts, ranks: int, left: int
 ) -> int | None:
     """The longest context, a multiple of CONTEXT_STEP, whose KV fits into whole GiB of `left`."""
-    room = (config.kv_gib or max(left, 0) // GIB) * GIB
-    if config.kv_gib and config.kv_gib * GIB > left:
+    room = (config.kv_gib or left // GIB) * GIB
+    if not 0 < room <= left:
         return None
     low, high = 0, config.max_model_len // CONTEXT_STEP
     while low < high:

@@ -139,17 +139,16 @@ class Hold:
 
 def holds_of(plan: EndpointPlan) -> tuple[Hold, ...]:
     """What `plan` reserves, for the planning of other endpoints."""
-    return tuple(
-        Hold(
-            endpoint=plan.name,
-            instance=instance.name,
-            socket=instance.socket,
-            cpus=instance.cpus,
-            port=instance.port,
-            bytes_by_node=tuple(
-                (rank.node, instance.fit.required_bytes // len(instance.ranks))
-                for rank in instance.ranks
-            ),
-        )
-        for instance in plan.instances
+    return tuple(hold_of(plan.name, instance) for instance in plan.instances)
+
+
+def hold_of(endpoint: str, instance: Instance) -> Hold:
+    each = instance.fit.required_bytes // len(instance.ranks)
+    return Hold(
+        endpoint=endpoint,
+        instance=instance.name,
+        socket=instance.socket,
+        cpus=instance.cpus,
+        port=instance.port,
+        bytes_by_node=tuple((rank.node, each) for rank in instance.ranks),
     )

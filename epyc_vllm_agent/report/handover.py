@@ -8,7 +8,7 @@ from epyc_vllm_agent.doors.probe import base_url
 from epyc_vllm_agent.facts.model import EndpointKind
 from epyc_vllm_agent.plan.values import EndpointPlan, Instance
 from epyc_vllm_agent.report.text import route, table
-from epyc_vllm_agent.units.render import service_name, target_name
+from epyc_vllm_agent.units.names import service_name, target_name
 
 _KEY = "$VLLM_API_KEY"
 
@@ -88,7 +88,8 @@ def _curl(url: str, model: str, kind: EndpointKind, with_key: bool) -> str:
     body |= {"max_tokens": 128, "temperature": 0.7}
     text = shlex.quote(json.dumps(body, ensure_ascii=False))
     key = f' -H "Authorization: Bearer {_KEY}"' if with_key else ""
-    return f"curl -s {url}{route(kind)} -H 'Content-Type: application/json'{key} -d {text}"
+    where = shlex.quote(url + route(kind))  # an IPv6 address has brackets
+    return f"curl -s {where} -H 'Content-Type: application/json'{key} -d {text}"
 
 
 def _python(url: str, kind: EndpointKind, with_key: bool) -> str:

@@ -3,12 +3,13 @@
 from typing import Any
 
 from epyc_vllm_agent import cpulist
+from epyc_vllm_agent.facts.generations import Routing
 from epyc_vllm_agent.facts.host import HostFacts
-from epyc_vllm_agent.plan.gates import VALIDATED
-from epyc_vllm_agent.report.text import gib, grid, table
+from epyc_vllm_agent.report.text import grid, table
+from epyc_vllm_agent.sizes import gib
 
 
-def plain(facts: HostFacts, routing: str | None) -> dict[str, Any]:
+def plain(facts: HostFacts, routing: Routing | None) -> dict[str, Any]:
     cpu = facts.cpu
     return {
         "cpu_model": cpu.model_name,
@@ -16,7 +17,7 @@ def plain(facts: HostFacts, routing: str | None) -> dict[str, Any]:
         "is_amd_epyc": cpu.is_amd_epyc,
         "epyc_generation": cpu.generation,
         "zen_arch": cpu.zen_arch,
-        "is_supported_epyc": routing == VALIDATED and cpu.avx512_bf16,
+        "is_supported_epyc": routing is Routing.VALIDATED and cpu.avx512_bf16,
         "avx512": cpu.avx512_bf16,
         "avx512f": cpu.avx512f,
         "avx512_bf16": cpu.avx512_bf16,

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from epyc_vllm_agent import cpulist
-from epyc_vllm_agent.apply.bring_up import Verified
 from epyc_vllm_agent.codec import to_plain
 from epyc_vllm_agent.plan.values import EndpointPlan, Instance
-from epyc_vllm_agent.units.render import UnitFile
+from epyc_vllm_agent.units.names import UnitFile
+from epyc_vllm_agent.watch.readiness import Verified
 
 SCHEMA = 1
 

@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from epyc_vllm_agent.apply.bring_up import Verified
 from epyc_vllm_agent.doors import probe
 from epyc_vllm_agent.doors.systemd import Systemd
 from epyc_vllm_agent.plan.values import EndpointPlan, Instance
 from epyc_vllm_agent.report.text import grid, when
-from epyc_vllm_agent.units.render import service_name, target_name
-from epyc_vllm_agent.watch.readiness import url_of
+from epyc_vllm_agent.units.names import service_name, target_name
+from epyc_vllm_agent.watch.readiness import Verified, url_of
 
 _HEALTH_SECONDS = 3.0
 

@@ -5,9 +5,8 @@ from collections.abc import Sequence
 
 from epyc_vllm_agent import cpulist
 from epyc_vllm_agent.facts.model import EndpointKind
-from epyc_vllm_agent.plan.sizing import GIB
 from epyc_vllm_agent.plan.values import EndpointPlan, Gate, Instance, Refusal
-from epyc_vllm_agent.watch.failure import FailureReport
+from epyc_vllm_agent.sizes import gib
 
 _ROUTES = {
     EndpointKind.CHAT: "/v1/chat/completions",
@@ -29,10 +28,6 @@ def grid(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         "  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip()
         for line in lines
     )
-
-
-def gib(count: int | None) -> str:
-    return "unknown" if count is None else f"{count / GIB:.1f} GiB"
 
 
 def route(kind: EndpointKind) -> str:
@@ -122,9 +117,3 @@ def when(seconds: float | None) -> str:
         return "-"
     moment = datetime.datetime.fromtimestamp(seconds).astimezone()
     return moment.strftime("%Y-%m-%d %H:%M:%S")
-
-
-def failure(report: FailureReport) -> str:
-    """The log of a failed run, with what it belongs to."""
-    head = f"--- last {len(report.log)} log lines of {report.instance} ({report.exit.text})"
-    return "\n".join([head, *report.log, "---"])

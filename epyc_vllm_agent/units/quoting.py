@@ -22,7 +22,10 @@ def word(value: str) -> str:
 
 
 def line(value: str) -> str:
-    """`value` for free text such as Description=; "%" is doubled, it must stay on one line."""
+    """`value` for free text such as Description=; "%" is doubled, it must stay on one line.
+
+    A backslash at the end would join the next line to it: a blank, which systemd strips, stops it.
+    """
     if any(ord(character) < 32 or ord(character) == 127 for character in value):
         raise ValueError(f"control character in a unit value: {value!r}")
-    return value.replace("%", "%%")
+    return value.replace("%", "%%") + (" " if value.endswith("\\") else "")

@@ -1,38 +1,15 @@
 """An endpoint's plan as systemd unit files; pure, decides nothing that the plan has not."""
 
-from dataclasses import dataclass
 from functools import cache
-from pathlib import PurePosixPath
 
 import jinja2
 
 from epyc_vllm_agent import cpulist
 from epyc_vllm_agent.plan.values import EndpointPlan, Instance
 from epyc_vllm_agent.units import quoting
+from epyc_vllm_agent.units.names import SYSTEM_UNITS, UnitFile, service_name, target_name
 
-SYSTEM_UNITS = PurePosixPath("/etc/systemd/system")
 _PRIVATE = ("/tmp/", "/var/tmp/")  # noqa: S108 - what PrivateTmp= hides, not what is used
-MARK = "# Written by epyc-vllm for the endpoint "
-
-
-@dataclass(frozen=True, slots=True)
-class UnitFile:
-    """A unit file: its absolute path on the host and its whole text."""
-
-    path: str
-    text: str
-
-    @property
-    def name(self) -> str:
-        return PurePosixPath(self.path).name
-
-
-def target_name(endpoint: str) -> str:
-    return f"epyc-vllm-{endpoint}.target"
-
-
-def service_name(instance: str) -> str:
-    return f"epyc-vllm-{instance}.service"
 
 
 def render(plan: EndpointPlan) -> tuple[UnitFile, ...]:

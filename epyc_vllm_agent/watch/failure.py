@@ -48,6 +48,11 @@ class FailureReport:
     log: tuple[str, ...]
     plan: EndpointPlan | None
 
+    @property
+    def log_text(self) -> str:
+        head = f"--- last {len(self.log)} log lines of {self.instance} ({self.exit.text})"
+        return "\n".join([head, *self.log, "---"])
+
 
 def compose(
     endpoint: str,

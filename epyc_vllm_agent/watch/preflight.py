@@ -56,7 +56,9 @@ def _memory(instance: Instance, facts: HostFacts, replan: str) -> Refusal | None
 
 
 def _files(plan: EndpointPlan, replan: str) -> Refusal | None:
-    for path in (f"{plan.model.path}/config.json", f"{plan.launch.environment}/bin/vllm"):
+    template = [plan.config.chat_template] if plan.config.chat_template else []
+    model, vllm = f"{plan.model.path}/config.json", f"{plan.launch.environment}/bin/vllm"
+    for path in (model, vllm, *template):
         if not Path(path).exists():
             return Refusal("file-gone", f"{path} is missing", replan)
         if not os.access(path, os.R_OK):

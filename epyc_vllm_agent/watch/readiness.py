@@ -1,6 +1,7 @@
 """Does an instance answer? The phases of the recipe's step 7, once or until the start job ends."""
 
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from epyc_vllm_agent.plan.values import EndpointPlan, Instance
 
 HEALTH, MODELS, COMPLETION, SERVING = "health", "models", "completion", "serving"
 _POLL_SECONDS = 0.5
+_KEY = r"[!#-&(-\[\]-~]+"  # printable ASCII without quotes and backslash
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,41 +23,61 @@ class PhaseResult:
     probe: Probe
 
 
+@dataclass(frozen=True, slots=True)
+class Verified:
+    instance: str
+    phases: tuple[PhaseResult, ...]
+
+    @property
+    def ok(self) -> bool:
+        return all(result.probe.ok for result in self.phases)
+
+
 def url_of(plan: EndpointPlan, instance: Instance) -> str:
     return probe.base_url(plan.config.address, instance.port)
 
 
 def api_key(plan: EndpointPlan) -> str | None:
-    """The key in the endpoint's api_key_file, a line VLLM_API_KEY=...; None without a file."""
+    """The key in the endpoint's api_key_file, a line VLLM_API_KEY=...; None without a file.
+
+    Raises ActionFailed where there is none: vLLM takes an empty key for no key, and would be open.
+    """
     if plan.config.api_key_file is None:
         return None
     try:
-        text = Path(plan.config.api_key_file).read_text(encoding="utf-8")
+        text = Path(plan.config.api_key_file).read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         raise ActionFailed(
             "key-unreadable",
             f"the API key file {plan.config.api_key_file} cannot be read ({error.strerror})",
             "run this as root",
         ) from error
-    for line in text.splitlines():
-        name, equals, value = line.strip().partition("=")
-        if equals and name == "VLLM_API_KEY":
-            return value.strip().strip("\"'")
-    raise ActionFailed(
-        "key-missing",
-        f"{plan.config.api_key_file} has no line VLLM_API_KEY=...",
-        "write the key into it as one line VLLM_API_KEY=...",
-    )
+    lines = [line.strip().partition("=") for line in text.splitlines()]
+    values = [value for name, _, value in lines if name == "VLLM_API_KEY"]
+    key = values[-1].strip().strip("\"'") if values else ""  # systemd's own rule: the last one
+    if not re.fullmatch(_KEY, key):
+        raise ActionFailed(
+            "key-missing",
+            f"{plan.config.api_key_file} has no line VLLM_API_KEY=... with a key that HTTP headers "
+            "and systemd carry",
+            "write the key into it as one line VLLM_API_KEY=..., of ASCII characters without "
+            "blanks, quotes and backslashes",
+        )
+    return key
 
 
-def verify(plan: EndpointPlan, instance: Instance) -> tuple[PhaseResult, ...]:
+def verify(plan: EndpointPlan, instance: Instance) -> Verified:
     """Health, the model listed, one completion; stops at the first that fails."""
     results = []
     for result in _phases(plan, instance, api_key(plan)):
         results.append(result)
         if not result.probe.ok:
             break
-    return tuple(results)
+    return Verified(instance.name, tuple(results))
+
+
+def verify_all(plan: EndpointPlan) -> tuple[Verified, ...]:
+    return tuple(verify(plan, instance) for instance in plan.instances)
 
 
 def wait(
@@ -96,7 +118,7 @@ def _wait_for_health(plan: EndpointPlan, instance: Instance, main_pid: int) -> P
             return PhaseResult(HEALTH, found)
         if not _alive(main_pid):
             fault = "the server exited while loading"
-        elif not found.refused and waited > _POLL_SECONDS and "503" in (found.reason or ""):
+        elif waited > _POLL_SECONDS and (found.reason or "").startswith("HTTP 503"):
             fault = "the engine is dead (/health answers 503)"
         elif waited > plan.start_timeout_seconds:
             fault = f"not healthy within {plan.start_timeout_seconds} s: {found.reason}"

@@ -6,12 +6,13 @@ stop while the server loads runs no ExecStop=, but signals the step that waits f
 is queued would not tell: a start that follows a stop at once has replaced it.
 """
 
+import contextlib
 import os
 import signal
 import time
 from collections.abc import Mapping
 
-from epyc_vllm_agent.changes.installed import stored_plans
+from epyc_vllm_agent.changes.installed import stored_plan
 from epyc_vllm_agent.data import read_data
 from epyc_vllm_agent.doors import journal
 from epyc_vllm_agent.errors import ActionFailed, Refused
@@ -93,15 +94,17 @@ def stopped(paths: Paths, name: str, variables: Mapping[str, str]) -> FailureRep
         plan,
         Signatures.from_json(read_data("failures.json")),
     )
-    failure.store(paths, report)
+    with contextlib.suppress(OSError):  # a full disk: what is told is in the journal still
+        failure.store(paths, report)
     return report
 
 
 def _planned(paths: Paths, name: str) -> tuple[EndpointPlan, Instance]:
-    for plan in stored_plans(paths):
-        instance = plan.instance(name)
-        if instance:
-            return plan, instance
+    # By name: another endpoint's plan that cannot be read must not stop this one.
+    plan = stored_plan(paths, name.rpartition("-s")[0])
+    instance = plan.instance(name) if plan else None
+    if plan and instance:
+        return plan, instance
     raise ActionFailed(
         "no-plan",
         f"there is no stored plan for instance {name}",
