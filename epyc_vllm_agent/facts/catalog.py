@@ -28,6 +28,7 @@ class Registry:
     removed: Mapping[str, str]  # architecture: the last version that had it
     plugins: frozenset[str]  # served only with a plugin of their own
     model_types: frozenset[str]  # configured by transformers or vLLM: no code of the model's own
+    quantizations: frozenset[str]  # names of quant_method that this version knows
     tied_by_default: frozenset[str]  # model types whose head is the embedding unless told
 
     def lists(self, architecture: str) -> bool:
@@ -43,6 +44,12 @@ class Registry:
 
 
 @dataclass(frozen=True, slots=True)
+class QuantizationRefusal:
+    reason: str
+    experts_only: bool  # dense layers of the kind are served
+
+
+@dataclass(frozen=True, slots=True)
 class ModelNotes:
     """data/models.json: what is known of model types and architectures beside their config."""
 
@@ -51,6 +58,7 @@ class ModelNotes:
     cpu_refused_keys: Mapping[str, str]  # key whose presence in the config tells: reason
     ungated_activations: frozenset[str]
     ungated_experts_refused: str  # the reason where experts have such an activation
+    refused_quantizations: Mapping[str, QuantizationRefusal]  # by scheme, see `quantization`
     encoders: frozenset[str]  # model types that keep no KV cache
     latent: frozenset[str]  # model types whose latent attention vLLM caches as such (MLA)
     unloaded_prefixes: tuple[str, ...]  # of tensor names that vLLM skips everywhere
@@ -72,6 +80,7 @@ def parse_registry(text: str) -> Registry:
         removed=table["removed"],
         plugins=frozenset(table["plugins"]),
         model_types=frozenset(table["model_types"]),
+        quantizations=frozenset(table["quantizations"]),
         tied_by_default=frozenset(table["tied_by_default"]),
     )
 
@@ -90,6 +99,10 @@ def model_notes() -> ModelNotes:
         cpu_refused_keys=_reasons(table["cpu_refused"]["config_keys"]),
         ungated_activations=frozenset(table["cpu_refused"]["ungated_experts"]["activations"]),
         ungated_experts_refused=table["cpu_refused"]["ungated_experts"]["reason"],
+        refused_quantizations={
+            scheme: QuantizationRefusal(entry["reason"], entry["refused"] == "experts")
+            for scheme, entry in table["cpu_refused"]["quantizations"].items()
+        },
         encoders=frozenset(table["encoders"]["model_types"]),
         latent=frozenset(table["latent_attention"]["model_types"]),
         unloaded_prefixes=tuple(table["not_loaded"]["prefixes"]),

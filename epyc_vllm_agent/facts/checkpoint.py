@@ -13,10 +13,10 @@ from epyc_vllm_agent.facts.loaded import (
     dtype,
     is_tied,
     loaded_weights,
-    quantization,
     total_bytes,
 )
 from epyc_vllm_agent.facts.model import KvLayout, ModelFacts, ModelKind, RepoFile
+from epyc_vllm_agent.facts.quantization import quantization
 from epyc_vllm_agent.facts.weights import (
     INDEXES,
     Tensor,
@@ -48,6 +48,7 @@ _CONTEXT = (
 )
 # Rotary scalings whose max_position_embeddings is already the scaled one.
 _SCALED = ("su", "longrope", "llama3", "yarn", "deepseek_yarn", "deepseek_llama_scaling")
+_MOST_SCALED = 10_000
 
 
 def read_checkpoint(
@@ -101,7 +102,7 @@ def read_checkpoint(
         kv_heads=_kv_heads(layout),
         parameters=loaded.parameters,
         listed=any(registry.lists(name) for name in architectures),
-        cpu_refusal=cpu_refusal(outer, language, notes),
+        cpu_refusal=cpu_refusal(outer, language, registry, notes),
         files=needed,
         pipeline_tag=pipeline_tag,
     )
@@ -186,9 +187,10 @@ def _tokenizer_limit(texts: Mapping[str, str], model: str) -> float | None:
     if path not in texts:
         return None
     try:
-        return HfConfig(model, parse_object(texts[path], path, model)).number("model_max_length")
+        limit = HfConfig(model, parse_object(texts[path], path, model)).number("model_max_length")
     except ConfigError:
         return None
+    return limit if limit and limit >= 1 else None
 
 
 def _rope_factor(language: HfConfig) -> float:
@@ -197,4 +199,7 @@ def _rope_factor(language: HfConfig) -> float:
     rope = language.section("rope_parameters") or language.section("rope_scaling")
     if rope is None or (rope.text("rope_type", "type") or "default") in (*_SCALED, "default"):
         return 1.0
-    return rope.number("factor") or 1.0
+    factor = rope.number("factor") or 1.0
+    if not 0 < factor <= _MOST_SCALED:
+        raise language.wrong(f"has a rotary scaling factor of {factor}, which cannot be")
+    return factor

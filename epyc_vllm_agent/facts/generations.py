@@ -16,8 +16,13 @@ class Routing(StrEnum):
     """How a generation is served, before the CPU's own flags are looked at."""
 
     VALIDATED = "validated"
+    PINNED = "pinned"  # validated, but with the vLLM that the recipe pins only
     UNVALIDATED = "unvalidated"
     STOCK = "stock"  # no AVX-512 in any of its parts
+
+    @property
+    def is_validated(self) -> bool:
+        return self in (Routing.VALIDATED, Routing.PINNED)
 
 
 @dataclass(frozen=True, slots=True)

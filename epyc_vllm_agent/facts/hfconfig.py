@@ -5,6 +5,7 @@ data/models.json (the defaults of transformers' configuration classes) and is fi
 """
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -76,10 +77,11 @@ class HfConfig:
         return value
 
     def number(self, *names: str) -> float | None:
+        """A number of any size; None also for Infinity and NaN, which JSON in Python lets pass."""
         value = self.raw(*names)
         if isinstance(value, bool) or not isinstance(value, int | float):
             return None
-        return float(value)
+        return float(value) if abs(value) <= sys.float_info.max else None
 
     def flag(self, name: str, absent: bool = False) -> bool:
         value = self.raw(name)

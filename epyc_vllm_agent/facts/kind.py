@@ -10,6 +10,7 @@ from epyc_vllm_agent.facts.catalog import ModelNotes, Registry
 from epyc_vllm_agent.facts.hfconfig import HfConfig
 from epyc_vllm_agent.facts.model import ModelKind
 from epyc_vllm_agent.facts.parameters import ACTIVATION, EXPERTS
+from epyc_vllm_agent.facts.quantization import quantization_refusal
 
 # https://huggingface.co/tasks: the tags that say that a model is not for generation
 _TAGS = {
@@ -68,7 +69,9 @@ def needs_custom_code(outer: HfConfig, registry: Registry) -> bool:
     return outer.section("auto_map") is not None and outer.model_type not in registry.model_types
 
 
-def cpu_refusal(outer: HfConfig, language: HfConfig, notes: ModelNotes) -> str | None:
+def cpu_refusal(
+    outer: HfConfig, language: HfConfig, registry: Registry, notes: ModelNotes
+) -> str | None:
     """Why vLLM's CPU backend will not run a model that its registry lists."""
     for name in outer.strings("architectures") or ():
         if reason := notes.cpu_refused.get(name):
@@ -76,6 +79,7 @@ def cpu_refusal(outer: HfConfig, language: HfConfig, notes: ModelNotes) -> str |
     for key, reason in notes.cpu_refused_keys.items():
         if language.raw(key) is not None:
             return reason
-    if language.integer(*EXPERTS) and language.text(*ACTIVATION) in notes.ungated_activations:
+    experts = bool(language.integer(*EXPERTS))
+    if experts and language.text(*ACTIVATION) in notes.ungated_activations:
         return notes.ungated_experts_refused
-    return None
+    return quantization_refusal(outer, language, registry, notes, experts=experts)

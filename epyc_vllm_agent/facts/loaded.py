@@ -13,6 +13,7 @@ from epyc_vllm_agent.facts.catalog import ModelNotes
 from epyc_vllm_agent.facts.hfconfig import HfConfig
 from epyc_vllm_agent.facts.kv_layout import LAYER_COUNT
 from epyc_vllm_agent.facts.parameters import ParameterCount, count_parameters
+from epyc_vllm_agent.facts.quantization import quantization, quantization_section
 from epyc_vllm_agent.facts.weights import Tensor
 
 SERVED_BYTES = 2  # bfloat16
@@ -71,15 +72,6 @@ def dtype(outer: HfConfig, language: HfConfig) -> str | None:
     return value.removeprefix("torch.") if value else None
 
 
-def quantization(outer: HfConfig, language: HfConfig) -> str | None:
-    """quant_method as stored; None for plain weights."""
-    for config in (outer, language):
-        for name in ("quantization_config", "compression_config"):
-            if section := config.section(name):
-                return section.text("quant_method") or "compressed-tensors"
-    return None
-
-
 @dataclass(frozen=True, slots=True)
 class _Unloaded:
     """Tensor names that vLLM skips."""
@@ -122,13 +114,15 @@ def _bytes_per_linear(outer: HfConfig, language: HfConfig) -> float | None:
     method = quantization(outer, language)
     if method is None:
         return float(SERVED_BYTES)
-    section = outer.section("quantization_config") or language.section("quantization_config")
+    section = quantization_section(outer, language)
     if method == "fp8":
         return 1 + FP8_BLOCK_SCALE
     bits = section.integer("bits", "w_bit") if section else None
     if method in ("gptq", "awq") and bits:
-        group = (section.integer("group_size", "q_group_size") if section else None) or 128
-        return bits / 8 + (SERVED_BYTES + bits / 8) / group
+        group = section.number("group_size", "q_group_size") if section else None
+        # -1 is one group for a whole row, whose scale weighs nothing.
+        scales = (SERVED_BYTES + bits / 8) / group if group and group > 0 else 0.0
+        return bits / 8 + scales
     return None
 
 

@@ -164,9 +164,48 @@ def test_what_the_cpu_will_not_run(changes: dict[str, object], reason: str) -> N
     assert reason in (facts({**QWEN, **changes}).cpu_refusal or "")
 
 
-def test_quantisation_is_named() -> None:
-    config = {**QWEN, "quantization_config": {"quant_method": "awq", "bits": 4}}
-    assert facts(config).quantization == "awq"
+INT8: dict[str, object] = {"num_bits": 8, "type": "int", "strategy": "channel"}
+FP8: dict[str, object] = {"num_bits": 8, "type": "float", "strategy": "channel"}
+
+
+def compressed(weights: dict[str, object], form: str = "int-quantized") -> dict[str, object]:
+    groups = {"group_0": {"targets": ["Linear"], "weights": weights}}
+    return {"quant_method": "compressed-tensors", "format": form, "config_groups": groups}
+
+
+def gptq(**more: object) -> dict[str, object]:
+    return {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False, **more}
+
+
+@pytest.mark.parametrize(
+    ("section", "dense", "experts"),
+    [
+        (gptq(), None, None),
+        (gptq(bits=8), "other than 4 bits", "other than 4 bits"),
+        (gptq(desc_act=True), "desc_act", "desc_act"),
+        (gptq(desc_act=True, group_size=-1), None, None),
+        ({"quant_method": "awq", "bits": 4, "zero_point": True}, None, "zero points"),
+        ({"quant_method": "fp8", "activation_scheme": "dynamic"}, None, "need AMX"),
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "need AMX", "need AMX"),
+        ({"quant_method": "mxfp4"}, "need AMX", "need AMX"),
+        (compressed(INT8), None, None),
+        (compressed(FP8, "float-quantized"), None, "need AMX"),
+        (compressed({**FP8, "strategy": "block"}), "need AMX", "need AMX"),
+        (compressed({"num_bits": 4, "type": "float"}, "nvfp4-pack-quantized"), "NVFP4", "NVFP4"),
+        ({"quant_method": "bitsandbytes"}, "knows no quantisation", "knows no quantisation"),
+    ],
+)
+def test_quantised_weights_that_run_without_amx(
+    section: dict[str, object], dense: str | None, experts: str | None
+) -> None:
+    config = {**QWEN, "quantization_config": section}
+    for found, expected in (
+        (facts(config), dense),
+        (facts({**config, "num_experts": 8, "num_experts_per_tok": 2}), experts),
+    ):
+        assert found.quantization == section["quant_method"]
+        assert (found.cpu_refusal is None) is (expected is None)
+        assert (expected or "") in (found.cpu_refusal or "")
 
 
 def test_a_bare_infinity_is_read() -> None:
@@ -202,6 +241,19 @@ def test_bad_configs_are_refused_in_a_sentence(config: object, code: str, messag
     assert caught.value.code == code
     assert MODEL in caught.value.message
     assert caught.value.hint
+
+
+@pytest.mark.parametrize("factor", [-4, 1e300])
+def test_a_scaling_factor_that_cannot_be(factor: float) -> None:
+    config = {**QWEN, "rope_scaling": {"rope_type": "linear", "factor": factor}}
+    with pytest.raises(AgentError, match="rotary scaling factor") as caught:
+        facts(config)
+    assert caught.value.code == "bad-model-config"
+
+
+def test_an_infinite_scaling_factor_is_none() -> None:
+    text = json.dumps({**QWEN, "rope_scaling": {"rope_type": "linear", "factor": float("inf")}})
+    assert facts(text).max_context_tokens == facts(QWEN).max_context_tokens
 
 
 def test_what_is_not_served_need_not_make_sense() -> None:

@@ -225,7 +225,7 @@ def test_garbled_numbers_are_unknown() -> None:
 
 
 def test_the_seed_validates_genoa_turin_and_venice_only() -> None:
-    validated = {p.generation for p in GENERATIONS.parts if p.routing is Routing.VALIDATED}
+    validated = {p.generation for p in GENERATIONS.parts if p.routing.is_validated}
     assert validated == {"Genoa", "Turin", "Venice"}
     assert GENERATIONS.routing("Turin") is Routing.VALIDATED
     assert GENERATIONS.routing("Siena") is Routing.UNVALIDATED
