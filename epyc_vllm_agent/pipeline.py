@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from epyc_vllm_agent.changes.installed import stored_plan, stored_plans
@@ -12,28 +12,43 @@ from epyc_vllm_agent.data import read_data
 from epyc_vllm_agent.doors import environment
 from epyc_vllm_agent.doors.hub import Hub, describe_directory
 from epyc_vllm_agent.doors.hubcache import Cache
-from epyc_vllm_agent.errors import ActionFailed
+from epyc_vllm_agent.errors import ActionFailed, Refused
 from epyc_vllm_agent.facts.gather import gather
 from epyc_vllm_agent.facts.generations import Generations
 from epyc_vllm_agent.facts.host import HostFacts
 from epyc_vllm_agent.facts.model import ModelFacts
+from epyc_vllm_agent.launch import choose_runtime, in_container
 from epyc_vllm_agent.paths import Paths
-from epyc_vllm_agent.plan.endpoint import Shipped, plan_endpoint
-from epyc_vllm_agent.plan.gates import GateTexts, stack_name
+from epyc_vllm_agent.plan.endpoint import Shipped, had_of, plan_endpoint
+from epyc_vllm_agent.plan.gates import GateTexts, served_name, stack_name
+from epyc_vllm_agent.plan.placement import Load, needs_load
+from epyc_vllm_agent.plan.platform import predict
 from epyc_vllm_agent.plan.sizing import Figures
-from epyc_vllm_agent.plan.values import EndpointPlan, Launch, Stack, holds_of
+from epyc_vllm_agent.plan.stacks import Stacks
+from epyc_vllm_agent.plan.throughput import switches
+from epyc_vllm_agent.plan.values import EndpointPlan, Hold, Launch, Stack, holds_of
 from epyc_vllm_agent.recipe import Recipe
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What is known before any endpoint is looked at."""
+    """What is known before any endpoint is looked at. `far` is the box whose files these are."""
 
     paths: Paths
     config: Config
     facts: HostFacts
     recipe: Recipe
     shipped: Shipped
+    far: str | None = None
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Another machine's files: nothing can be run or measured there."""
+        return str(self.paths.root) != "/"
+
+    def host_path(self, path: Path) -> str:
+        """A path below the root as that host itself names it."""
+        return "/" + str(path.relative_to(self.paths.root))
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,65 +60,180 @@ class Resolved:
     model_path: str
     stack: Stack
     launch: Launch
+    load: Load | None = None
 
 
-def survey(paths: Paths) -> Survey:
+def survey(paths: Paths, far: str | None = None) -> Survey:
     generations = Generations.from_json(read_data("generations.json"))
     facts = gather(paths, generations)
+    recipe = Recipe.from_json(read_data("epyc.json"))
     return Survey(
         paths=paths,
+        far=far,
         config=load(paths),
         facts=facts,
-        recipe=Recipe.from_json(read_data("epyc.json")),
+        recipe=recipe,
         shipped=Shipped(
             figures=Figures.from_json(read_data("sizing.json")),
             gate_texts=GateTexts.from_json(read_data("gates.json")),
             routing=generations.routing(facts.cpu.generation),
+            stacks=Stacks.from_json(read_data("stacks.json")),
+            precisions=recipe.precisions,
+            zentorch_precisions=recipe.zentorch_precisions,
         ),
     )
 
 
 def hub(survey: Survey) -> Hub:
     """The model hub as configured; HF_TOKEN of the caller wins over the token file."""
+    cache = survey.paths.models
+    if not os.access(cache, os.W_OK):  # `plan` by an ordinary user describes in a cache of his own
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "epyc-vllm")
     return Hub(
-        survey.paths.models,
+        cache,
         endpoint=os.environ.get("HF_ENDPOINT") or survey.config.hub_endpoint,
-        token=os.environ.get("HF_TOKEN") or _token(survey.config.hub_token_file),
+        token=_far_token(survey.config) if survey.far else _own_token(survey.config),
     )
 
 
-def resolve(survey: Survey, config: EndpointConfig) -> Resolved:
-    """The model's facts and the stack that would serve it."""
-    if config.model.startswith("/"):
-        model, path = describe_directory(Path(config.model)), config.model
+def resolve(
+    survey: Survey, config: EndpointConfig, new_image: bool = False, new_revision: bool = False
+) -> Resolved:
+    """The model's facts, the stack that would serve it, and how busy the host is.
+
+    `new_image`: an image is about to be brought for it. `new_revision`: the revision was asked for
+    just now.
+    """
+    directory = config.model_dir or (config.model if config.model.startswith("/") else None)
+    if directory:
+        if survey.far:
+            raise Refused(
+                "directory-elsewhere",
+                f"{directory} is a directory on {survey.far}: it cannot be read from here",
+                f"run the plan on {survey.far} itself, or name a model of the hub",
+            )
+        model, path = replace(describe_directory(Path(directory)), id=config.model), directory
     else:
-        model = hub(survey).describe(config.model, config.revision)
-        path = str(Cache(survey.paths.models).snapshot(config.model, model.revision or "main"))
-    where = config.environment or survey.recipe.environment.default_path
-    user = survey.config.user
-    stack = environment.probe(
-        where, stack_name(survey.facts.cpu), user, survey.paths.cache / "probes"
+        revision = config.revision if new_revision else _revision(survey, config)
+        model = hub(survey).describe(config.model, revision)
+        snapshot = Cache(survey.paths.models).snapshot(config.model, model.revision or "main")
+        path = survey.host_path(snapshot)
+    stack, launch = serving(survey, config, new_image)
+    return Resolved(config, model, path, stack, launch, _load(survey, config))
+
+
+def serving(
+    survey: Survey, config: EndpointConfig, new_image: bool = False
+) -> tuple[Stack, Launch]:
+    """The runtime that the endpoint gets: the stack in it and what starts it.
+
+    An image that the endpoint's stored plan has is kept, unless a `new_image` was just brought.
+    """
+    recipe, cpu = survey.recipe, survey.facts.cpu
+    where = config.environment or recipe.environment.default_path
+    if survey.far:  # which runtimes it has is not asked
+        return stack_of(survey, where), _launch(survey, where)
+    wanted = stack_name(cpu)
+    previous = None if new_image else _previous(survey, config.name)
+    chosen = choose_runtime(recipe, config, wanted, previous, new_image)
+    if chosen.engine is None:
+        stack, launch = stack_of(survey, where), _launch(survey, where)
+    else:
+        stack, container = in_container(
+            survey.paths, recipe, chosen, chosen.engine, wanted, previous
+        )
+        launch = Launch(None, None, None, (), "root", _agent(), container)
+        if stack.probed:
+            rules = survey.shipped.stacks.platforms
+            stack = replace(stack, name=served_name(cpu, stack, rules))
+    extra = switches(stack, recipe.throughput) if config.throughput else ()
+    return stack, replace(launch, switches=extra, reason=chosen.reason)
+
+
+def stack_of(survey: Survey, where: str, remember: bool = True) -> Stack:
+    """The stack in the environment `where`; of another machine as far as it can be told here."""
+    cpu, rules = survey.facts.cpu, survey.shipped.stacks.platforms
+    wanted = stack_name(cpu)
+    if survey.far:
+        return _predicted(survey, assumed(survey.shipped.stacks, wanted))
+    probes = survey.paths.cache / "probes"
+    stack = environment.probe(where, wanted, survey.config.user, probes, remember)
+    if survey.is_elsewhere:  # what vLLM chose here says nothing of the CPU there
+        return _predicted(survey, stack)
+    return replace(stack, name=served_name(cpu, stack, rules))
+
+
+def assumed(stacks: Stacks, name: str) -> Stack:
+    """What packaging/make-environment makes: taken for the environment of a host not asked."""
+    made = next(stack for stack in stacks.validated if stack.where == "environment")
+    zentorch = made.zentorch if name == made.name else None
+    return Stack(
+        name, f"{made.vllm}+cpu", zentorch, None, None, zentorch_importable=zentorch is not None
     )
-    launch = Launch(
+
+
+def _predicted(survey: Survey, stack: Stack) -> Stack:
+    found = predict(survey.facts.cpu, stack, survey.shipped.stacks.platforms)
+    platform = stack.platform if found is None or found.platform is None else found.platform
+    return replace(stack, platform=platform, probed=False)
+
+
+def _launch(survey: Survey, where: str) -> Launch:
+    root = survey.paths.root if survey.far else Path("/")
+    return Launch(
         environment=where,
         # Without NUMA in the kernel numactl refuses to start anything.
-        numactl=environment.tool("numactl") if survey.facts.numa_known else None,
-        taskset=environment.tool("taskset"),
-        preload=environment.preload(where, survey.recipe.environment.preload),
-        user=user,
-        agent=str(Path(sys.prefix) / "bin" / "epyc-vllm"),
+        numactl=environment.tool("numactl", root) if survey.facts.numa_known else None,
+        taskset=environment.tool("taskset", root),
+        preload=environment.preload(where, survey.recipe.environment.preload, root),
+        user=survey.config.user,
+        agent="/usr/bin/epyc-vllm" if survey.far else _agent(),
     )
-    return Resolved(config, model, path, stack, launch)
+
+
+def _agent() -> str:
+    return str(Path(sys.prefix) / "bin" / "epyc-vllm")
+
+
+def _load(survey: Survey, config: EndpointConfig) -> Load | None:
+    """Sampled once, before anything is shown: a second sample could choose another socket than
+    the one that was confirmed."""
+    if survey.is_elsewhere:
+        return None
+    holds = _holds(survey, config.name)
+    if not needs_load(config, survey.facts, holds, had_of(_previous(survey, config.name))):
+        return None
+    from epyc_vllm_agent.doors import load  # psutil: for this choice only
+
+    rule = survey.recipe.load
+    return Load(load.busy_percent(survey.facts.sockets, rule.sample_seconds), rule.busy_percent)
+
+
+def _revision(survey: Survey, config: EndpointConfig) -> str | None:
+    """The commit that the endpoint was planned with: a branch that moves on must not change what
+    runs, and a commit in the cache asks no hub."""
+    previous = _previous(survey, config.name)
+    if previous is None or previous.config.model != config.model:
+        return config.revision
+    same = previous.config.revision == config.revision
+    return (previous.model.revision if same else None) or config.revision
+
+
+def _previous(survey: Survey, name: str) -> EndpointPlan | None:
+    try:
+        return stored_plan(survey.paths, name)
+    except ActionFailed:  # it is about to be written anew
+        return None
+
+
+def _holds(survey: Survey, name: str) -> list[Hold]:
+    others = stored_plans(survey.paths, but=[name])
+    return [hold for plan in others for hold in holds_of(plan)]
 
 
 def make_plan(survey: Survey, resolved: Resolved) -> EndpointPlan:
     """The endpoint's plan beside the stored plans of the others."""
     name = resolved.config.name
-    others = stored_plans(survey.paths, but=[name])
-    try:
-        previous = stored_plan(survey.paths, name)
-    except ActionFailed:  # it is about to be written anew
-        previous = None
     return plan_endpoint(
         resolved.config,
         survey.facts,
@@ -111,9 +241,10 @@ def make_plan(survey: Survey, resolved: Resolved) -> EndpointPlan:
         resolved.model_path,
         resolved.stack,
         resolved.launch,
-        previous,
-        [hold for plan in others for hold in holds_of(plan)],
+        _previous(survey, name),
+        _holds(survey, name),
         survey.shipped,
+        resolved.load,
     )
 
 
@@ -121,6 +252,16 @@ def plans_of(paths: Paths, names: Sequence[str]) -> tuple[EndpointPlan, ...]:
     """The stored plans of `names`; all of them where none is named."""
     plans = stored_plans(paths)
     return tuple(plan for plan in plans if not names or plan.name in names)
+
+
+def _own_token(config: Config) -> str | None:
+    return os.environ.get("HF_TOKEN") or _token(config.hub_token_file)
+
+
+def _far_token(config: Config) -> str | None:
+    """Its token stays on the other host, and ours is not for a hub that its files name."""
+    is_ours = "HF_ENDPOINT" in os.environ or config.hub_endpoint is None
+    return os.environ.get("HF_TOKEN") if is_ours else None
 
 
 def _token(path: str | None) -> str | None:

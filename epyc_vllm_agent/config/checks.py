@@ -57,6 +57,31 @@ def environment_file(value: object) -> str:
     return found
 
 
+# Registry, name, tag, digest: the grammar of github.com/distribution/reference. The registry cannot
+# be left out: a short name asks, or means another image on another host.
+_IMAGE = (
+    r"(?:localhost|[a-z0-9-]+(?:\.[a-z0-9-]+)+|[a-z0-9.-]+:[0-9]+)(?::[0-9]+)?"
+    r"(?:/[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*)+"
+    r"(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?:@sha256:[0-9a-f]{64})?"
+)
+
+
+def image(value: object) -> str:
+    """A container image by its full name."""
+    found = text(value)
+    if not re.fullmatch(_IMAGE, found, re.ASCII):
+        raise ValueError(
+            "must be a full image name, with registry: docker.io/vllm/vllm-openai-cpu:latest-x86_64"
+        )
+    return found
+
+
+def flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("must be true or false")
+    return value
+
+
 def matching(pattern: str, rule: str) -> Check:
     def check(value: object) -> str:
         found = text(value)
@@ -122,3 +147,11 @@ def sockets(value: object) -> str | tuple[int, ...]:
     if len(set(numbers)) != len(numbers):
         raise ValueError("names a socket twice")
     return tuple(numbers)
+
+
+def program(value: object) -> tuple[str, ...]:
+    """A program by its absolute path, and its arguments; an empty list: none."""
+    found = texts(value)
+    if found and not found[0].startswith("/"):
+        raise ValueError("must begin with the absolute path of a program")
+    return found

@@ -30,8 +30,12 @@ class EndpointConfig:
     served_model_name: str | None
     runtime: str
     environment: str | None
+    image: str | None
+    model_dir: str | None
+    throughput: bool
     sockets: str | tuple[int, ...]
     cores: int | None
+    placement: str
     kv_gib: int | None
     port: int | None
     address: str
@@ -52,6 +56,20 @@ class EndpointConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class Watch:
+    """How the watchdog judges: [watch]."""
+
+    interval_seconds: int = 5
+    dead_seconds: int = 2
+    sick_seconds: int = 30
+    hung_seconds: int = 120
+    prefill_seconds: int = 1800
+    canary_seconds: int = 60
+    on_failure: tuple[str, ...] = ()
+    on_failure_timeout: int = 60
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     endpoints: tuple[EndpointConfig, ...]
     errors: tuple[str, ...]
@@ -59,6 +77,7 @@ class Config:
     hub_endpoint: str | None = None
     hub_token_file: str | None = None
     user: str = "_epyc-vllm"
+    watch: Watch = Watch()
 
     def endpoint(self, name: str) -> EndpointConfig | None:
         return next((endpoint for endpoint in self.endpoints if endpoint.name == name), None)
@@ -79,7 +98,9 @@ def load(paths: Paths) -> Config:
     hub = _checked(where + " [hub]", _table(host, "hub", where, errors), settings.HUB, errors)
     known = [setting for setting in settings.ENDPOINT if setting.host_wide]
     defaults = _given(where + " [defaults]", _table(host, "defaults", where, errors), known, errors)
-    top = {key: value for key, value in host.items() if key not in ("hub", "defaults")}
+    watch = _watch(where + " [watch]", _table(host, "watch", where, errors), errors)
+    tables = ("hub", "defaults", "watch")
+    top = {key: value for key, value in host.items() if key not in tables}
     values = _checked(where, top, settings.HOST, errors)
     Config((), tuple(errors)).require_valid()
     return Config(
@@ -89,6 +110,7 @@ def load(paths: Paths) -> Config:
         hub_endpoint=hub["endpoint"],
         hub_token_file=hub["token_file"],
         user=values["user"],
+        watch=watch,
     )
 
 
@@ -198,12 +220,33 @@ def _checked(
     return defaults | _given(where, values, known, errors)
 
 
+def _watch(where: str, values: Mapping[str, Any], errors: list[str]) -> Watch:
+    found = Watch(**_checked(where, values, settings.WATCH, errors))
+    least = 3 * found.interval_seconds
+    if found.sick_seconds < least:
+        errors.append(f"{where}: sick_seconds must be three intervals ({least}) or more")
+    if found.hung_seconds <= max(found.canary_seconds, least):
+        errors.append(
+            f"{where}: hung_seconds must be more than canary_seconds and than three intervals"
+        )
+    if found.prefill_seconds < found.hung_seconds:
+        errors.append(f"{where}: prefill_seconds must not be less than hung_seconds")
+    return found
+
+
 def _combination_faults(values: Mapping[str, Any]) -> list[str]:
     faults = []
     try:
         ipaddress.ip_address(values["address"])
     except ValueError:
         faults.append(f"address {values['address']!r} is not an IP address")
+    if values["runtime"] == "auto" and values["environment"] and values["image"]:
+        faults.append(
+            "environment is for the host runtime and image for containers: give one of them, or "
+            "say which runtime is meant"
+        )
+    if values["model_dir"] and values["revision"]:
+        faults.append("revision has no meaning for model_dir, which is used as it is")
     options = (argument.split("=", 1)[0] for argument in values["vllm_args"])
     reserved = sorted({option for option in options if _is_managed(option)})
     if reserved:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from epyc_vllm_agent.config import checks
 from epyc_vllm_agent.config.checks import Check
 
-RUNTIMES = ("auto", "host")
+RUNTIMES = ("auto", "podman", "docker", "host")
 GATES = (
     "stock-cpu",
     "unvalidated-cpu",
@@ -18,6 +18,7 @@ GATES = (
     "custom-code",
 )
 DTYPES = ("bfloat16", "float16", "float32")
+PLACEMENTS = ("auto", "socket", "node")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,18 @@ ENDPOINT = (
     Setting(
         "environment", checks.prefix, None, "Python environment with vLLM, for the host runtime"
     ),
+    Setting(
+        "image", checks.image, None, "container image with vLLM, by its registry: registry/name:tag"
+    ),
+    Setting(
+        "model_dir", checks.path, None, "directory with the model's files, used in place", False
+    ),
+    Setting(
+        "throughput",
+        checks.flag,
+        False,
+        "sets the throughput switches that this vLLM reads, all of them or none",
+    ),
     Setting("sockets", checks.sockets, "all", '"all", "auto" or a list: where instances run'),
     Setting(
         "cores",
@@ -52,10 +65,16 @@ ENDPOINT = (
         None,
         "physical cores per instance; the whole socket by itself",
     ),
+    Setting(
+        "placement",
+        checks.choice(PLACEMENTS),
+        "auto",
+        "one instance per socket, or per node; by itself per socket where its nodes can share one",
+    ),
     Setting("kv_gib", checks.integer(1, 65536), None, "KV cache in GiB per rank; sized by itself"),
     Setting(
         "port",
-        checks.integer(1, 65535),
+        checks.integer(1024, 65535),
         None,
         "first instance's port; a free one from 8000 by itself",
         False,
@@ -109,5 +128,41 @@ HOST = (
         checks.matching(r"[a-z_][a-z0-9_-]*", "must be a user name"),
         "_epyc-vllm",
         "user that vLLM runs as in the host runtime",
+    ),
+)
+
+WATCH = (
+    Setting("interval_seconds", checks.integer(1, 60), 5, "time between two probes of an instance"),
+    Setting("dead_seconds", checks.integer(1, 60), 2, "within which the end of a unit is noticed"),
+    Setting(
+        "sick_seconds",
+        checks.integer(3, 3600),
+        30,
+        "within which a server whose /health fails, three times or more, is given up",
+    ),
+    Setting(
+        "hung_seconds",
+        checks.integer(10, 86400),
+        120,
+        "within which a server with work, but without tokens and CPU time, is given up",
+    ),
+    Setting(
+        "prefill_seconds",
+        checks.integer(10, 86400),
+        1800,
+        "the same for one whose workers use CPU time: the longest prefill",
+    ),
+    Setting(
+        "canary_seconds",
+        checks.integer(0, 3600),
+        60,
+        "idle time after which one token is asked for; 0: never",
+    ),
+    Setting("on_failure", checks.program, (), "program that is given the path of each report"),
+    Setting(
+        "on_failure_timeout",
+        checks.integer(1, 86400),
+        60,
+        "seconds after which that program is ended",
     ),
 )

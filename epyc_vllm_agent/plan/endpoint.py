@@ -7,16 +7,20 @@ from epyc_vllm_agent.config.config import EndpointConfig
 from epyc_vllm_agent.facts.generations import Routing
 from epyc_vllm_agent.facts.host import HostFacts
 from epyc_vllm_agent.facts.model import EndpointKind, ModelFacts
+from epyc_vllm_agent.plan import carriage, ports, support
 from epyc_vllm_agent.plan import gates as gating
-from epyc_vllm_agent.plan import ports
-from epyc_vllm_agent.plan.placement import NodeCores, Placement, place
+from epyc_vllm_agent.plan.placement import Had, Load, NodeCores, Placed, Placement, place
+from epyc_vllm_agent.plan.platform import predict
 from epyc_vllm_agent.plan.sizing import Figures, Sized, size
+from epyc_vllm_agent.plan.stacks import Stacks
 from epyc_vllm_agent.plan.values import (
     EndpointPlan,
+    Gate,
     Hold,
     Instance,
     Launch,
     Model,
+    Prediction,
     Rank,
     Refusal,
     Stack,
@@ -31,6 +35,9 @@ class Shipped:
     figures: Figures
     gate_texts: gating.GateTexts
     routing: Routing | None  # of this host's generation
+    stacks: Stacks
+    precisions: tuple[str, ...]
+    zentorch_precisions: tuple[str, ...]
 
 
 def plan_endpoint(
@@ -43,51 +50,153 @@ def plan_endpoint(
     previous: EndpointPlan | None,
     holds: Sequence[Hold],
     shipped: Shipped,
+    load: Load | None = None,
 ) -> EndpointPlan:
     """The plan of `config`; what forbids its start is in `refusals`, never raised.
 
-    `previous` is the endpoint's stored plan (its ports are kept), `holds` what others have.
+    `previous` is the endpoint's stored plan (its ports and its socket are kept), `holds` what
+    others have, `load` how busy the sockets are (None: not looked at).
     """
-    placed = place(config, facts, holds, model.attention_heads, model.kv)
-    names = [f"{config.name}-s{placement.socket}" for placement in placed.placements]
+    had = had_of(previous)
+    placed = place(config, facts, holds, model.attention_heads, model.kv, load, had)
+    names = [placement.name(config.name) for placement in placed.placements]
     chosen = ports.choose(names, config.port, _ports(previous), holds, facts.listening_ports)
-    refusals = [*placed.refusals]
+    refusals = [*support.refusals(config, model, stack), *placed.refusals]
     if isinstance(chosen, Refusal):
         refusals.append(chosen)
         chosen = dict.fromkeys(names, config.port or ports.FIRST_PORT)
-    instances: list[Instance] = []
-    for name, placement in zip(names, placed.placements, strict=True):
-        # Sockets may share a node (NPS0), so that its own instances count for each other.
-        beside = [*holds, *(hold_of(config.name, instance) for instance in instances)]
-        had = previous.instance(name) if previous else None
-        running = had is not None and had.port in facts.listening_ports
-        sized = size(config, facts, model, placement, beside, shipped.figures, running)
-        keep = shipped.figures.kept_cores_per_rank
-        made = _instance(name, placement, chosen[name], keep, sized)
-        instances.append(_kept(made, config, model, previous))
-        refusals += [sized.refusal] if sized.refusal and not instances[-1].fit.fits else []
-    stack_fault = gating.stack_refusal(stack)
-    refusals += [stack_fault] if stack_fault else []
+    fitted = _fitted(config, facts, model, placed, chosen, previous, holds, shipped)
+    refusals += fitted.refusals
+    prediction = predict(facts.cpu, stack, shipped.stacks.platforms)
+    refusals += carriage.refusals(config, model_path, launch)
+    if launch.is_here:  # else the stack is judged once it is
+        refusals += _stack_refusals(config, facts, stack, launch, prediction, shipped)
     times = shipped.figures.times
     loading = (model.weight_bytes or 0) // times.start_bytes_per_second
     return EndpointPlan(
         name=config.name,
         config=config,
         hardware=hardware_line(facts),
-        runtime="host",
+        runtime=launch.runtime,
         stack=stack,
         launch=launch,
         model=_model(config, model, model_path),
-        instances=tuple(instances),
+        instances=fitted.instances,
         start_timeout_seconds=config.start_timeout or times.start_base_seconds + loading,
         stop_timeout_seconds=times.stop_seconds,
-        gates=gating.gates(
-            config, facts.cpu, shipped.routing, model.custom_code, shipped.gate_texts
+        gates=_gates(config, facts, stack, model, shipped),
+        warnings=(
+            *placed.warnings,
+            *fitted.warnings,
+            *_warnings(config, model, stack, launch, shipped),
         ),
-        warnings=(*placed.warnings, *_warnings(model, launch)),
         refusals=tuple(refusals),
         socket_reason=placed.reason,
+        socket_warning=placed.busy,
+        prediction=prediction,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Fitted:
+    instances: tuple[Instance, ...]
+    refusals: tuple[Refusal, ...]
+    warnings: tuple[str, ...]
+
+
+def _fitted(
+    config: EndpointConfig,
+    facts: HostFacts,
+    model: ModelFacts,
+    placed: Placed,
+    chosen: dict[str, int],
+    previous: EndpointPlan | None,
+    holds: Sequence[Hold],
+    shipped: Shipped,
+) -> _Fitted:
+    """The instances with their memory. An instance on each node is our own choice, so that nodes
+    without room for one are left out where another of their socket has it."""
+    instances: list[Instance] = []
+    refusals: dict[str, Refusal] = {}
+    for placement in placed.placements:
+        name = placement.name(config.name)
+        # Sockets may share a node (NPS0), so that its own instances count for each other.
+        beside = [*holds, *(hold_of(config.name, instance) for instance in instances)]
+        running = _is_running(name, previous, facts)
+        sized = size(config, facts, model, placement, beside, shipped.figures, running)
+        keep = shipped.figures.kept_cores_per_rank
+        made = _instance(name, placement, chosen[name], keep, sized)
+        instances.append(_kept(made, config, model, previous))
+        if sized.refusal and not instances[-1].fit.fits:
+            refusals[name] = sized.refusal
+    optional = config.placement == "auto"
+    with_room = {instance.socket for instance in instances if instance.fit.fits}
+    left_out = {
+        placement.name(config.name)
+        for placement in placed.placements
+        if optional and placement.per_node and placement.socket in with_room
+    } & refusals.keys()
+    return _Fitted(
+        tuple(instance for instance in instances if instance.name not in left_out),
+        tuple(refusal for name, refusal in refusals.items() if name not in left_out),
+        tuple(f"no instance {name}: {refusals[name].message}" for name in sorted(left_out)),
+    )
+
+
+def had_of(previous: EndpointPlan | None) -> Had:
+    """What the stored plan says of sockets; why it took them only where it was left the choice."""
+    if previous is None:
+        return Had()
+    sockets = tuple(instance.socket for instance in previous.instances)
+    if previous.config.sockets != "auto":
+        return Had(sockets)
+    return Had(sockets, previous.socket_reason, previous.socket_warning)
+
+
+def _is_running(instance: str, previous: EndpointPlan | None, facts: HostFacts) -> bool:
+    had = previous.instance(instance) if previous else None
+    return had is not None and had.port in facts.listening_ports
+
+
+def _gates(
+    config: EndpointConfig, facts: HostFacts, stack: Stack, model: ModelFacts, shipped: Shipped
+) -> tuple[Gate, ...]:
+    routing, stacks, texts = shipped.routing, shipped.stacks, shipped.gate_texts
+    return gating.gates(config, facts.cpu, routing, stack, stacks, model.custom_code, texts)
+
+
+def _variables(config: EndpointConfig, launch: Launch) -> tuple[tuple[str, str], ...]:
+    """What the server gets: the administrator's own win over the switches."""
+    return tuple(dict((*launch.switches, *config.env)).items())
+
+
+def _stack_refusals(
+    config: EndpointConfig,
+    facts: HostFacts,
+    stack: Stack,
+    launch: Launch,
+    prediction: Prediction | None,
+    shipped: Shipped,
+) -> list[Refusal]:
+    found = [*gating.stack_refusals(stack, facts.cpu, prediction, shipped.stacks.platforms)]
+    precision = gating.precision_refusal(
+        config.dtype, stack, shipped.precisions, shipped.zentorch_precisions
+    )
+    found += [precision] if precision else []
+    bad = shipped.stacks.bad(stack, _variables(config, launch))
+    return found + [Refusal(b.code, b.message, b.hint) for b in bad if b.severity == "error"]
+
+
+def _of_stack(config: EndpointConfig, stack: Stack, launch: Launch, shipped: Shipped) -> list[str]:
+    bad = shipped.stacks.bad(stack, _variables(config, launch))
+    warnings = [f"{known.message}; {known.hint}" for known in bad if known.severity != "error"]
+    if not stack.probed and stack.vllm:
+        zentorch = f" with zentorch {stack.zentorch}" if stack.zentorch else ""
+        warnings.append(
+            f"vLLM itself was not asked yet: {stack.vllm}{zentorch} is assumed, and its platform "
+            "predicted"
+        )
+    return warnings
 
 
 def _kept(
@@ -160,14 +269,14 @@ def _model(config: EndpointConfig, model: ModelFacts, path: str) -> Model:
     )
 
 
-def _warnings(model: ModelFacts, launch: Launch) -> list[str]:
-    warnings = []
+def _warnings(
+    config: EndpointConfig, model: ModelFacts, stack: Stack, launch: Launch, shipped: Shipped
+) -> list[str]:
+    warnings = [*carriage.warnings(config, launch)]
+    warnings += _of_stack(config, stack, launch, shipped) if launch.is_here else []
+    warnings += support.warnings(model, stack)
     if model.weight_bytes is None:
         warnings.append("the size of the model's weights is not known: the fit counts none")
     if model.kv is None:
         warnings.append("the model's KV cache cannot be computed from its config: not in the fit")
-    if launch.numactl is None and launch.taskset is None:
-        warnings.append("neither numactl nor taskset is there: the server runs unpinned")
-    elif launch.numactl is None:
-        warnings.append("numactl is missing: CPUs are pinned by taskset, memory is not bound")
     return warnings

@@ -27,6 +27,12 @@ class Placement:
     socket: int
     by_node: tuple[NodeCores, ...]
     whole_nodes: bool
+    per_node: bool = False  # one of the instances that its socket's nodes have each
+
+    def name(self, endpoint: str) -> str:
+        """The instance's name, unique among those of all endpoints."""
+        node = f"n{self.by_node[0].node}" if self.per_node else ""
+        return f"{endpoint}-s{self.socket}{node}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +41,34 @@ class Placed:
     reason: str
     warnings: tuple[str, ...] = ()
     refusals: tuple[Refusal, ...] = ()
+    busy: str | None = None  # one of `warnings`
+
+
+@dataclass(frozen=True, slots=True)
+class Had:
+    """The sockets of the endpoint's stored plan, with the reason and the warning it has for them:
+    a plan made again must say the same."""
+
+    sockets: tuple[int, ...] = ()
+    reason: str = "the endpoint's plan has it already"
+    warning: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How busy sockets were in a sample, and from where on one counts as busy."""
+
+    percent_by_socket: tuple[tuple[int, float], ...]
+    busy_percent: float
+
+    def of(self, socket: int) -> float | None:
+        return next(
+            (percent for number, percent in self.percent_by_socket if number == socket), None
+        )
+
+    def is_busy(self, socket: int) -> bool:
+        percent = self.of(socket)
+        return percent is not None and percent >= self.busy_percent
 
 
 def place(
@@ -43,40 +77,56 @@ def place(
     holds: Sequence[Hold],
     heads: int | None,
     kv: KvLayout | None,
+    load: Load | None = None,
+    had: Had = Had(),
 ) -> Placed:
     """The placements of `config` on `facts` beside what other endpoints hold.
 
+    `load` and `had` matter to `sockets = "auto"` only.
     `heads` and `kv` (None: not known) decide whether a socket of several nodes can be served by
-    one rank per node (tensor parallel divides the heads).
+    one rank per node (tensor parallel divides the heads); see `_divide` for where not.
     """
-    sockets, reason, refusals = _choose_sockets(config, facts, holds)
+    kept = _kept(config, facts, holds, had)
+    sockets, reason, refusals = _choose_sockets(config, facts, holds, load)
+    busy = _busy(sockets[0], load) if config.sockets == "auto" and sockets and load else None
+    if kept:
+        sockets, reason, refusals, busy = [kept], had.reason, [], had.warning
     placements: list[Placement] = []
-    warnings: list[str] = []
+    warnings: list[str] = [busy] if busy else []
     for socket in sockets:
         found = _place_on(config, facts, socket, holds)
         if isinstance(found, Refusal):
             refusals.append(found)
             continue
-        narrowed, warning = _divide(found, heads, kv)
-        placements.append(narrowed)
+        divided, warning = _divide(config, facts, found, _divisible(found, heads, kv))
+        placements += divided
         warnings += [warning] if warning else []
-    return Placed(tuple(placements), reason, tuple(warnings), tuple(refusals))
+    return Placed(tuple(placements), reason, tuple(warnings), tuple(refusals), busy)
+
+
+def needs_load(config: EndpointConfig, facts: HostFacts, holds: Sequence[Hold], had: Had) -> bool:
+    """Whether the choice of a socket asks how busy they are."""
+    if config.sockets != "auto" or _kept(config, facts, holds, had):
+        return False
+    return len(_usable(facts)) > 1
+
+
+def _usable(facts: HostFacts) -> list[Socket]:
+    return [socket for socket in facts.sockets if _cores_by_node(facts, socket)]
 
 
 def _choose_sockets(
-    config: EndpointConfig, facts: HostFacts, holds: Sequence[Hold]
+    config: EndpointConfig,
+    facts: HostFacts,
+    holds: Sequence[Hold],
+    load: Load | None,
 ) -> tuple[list[Socket], str, list[Refusal]]:
-    usable = [socket for socket in facts.sockets if _cores_by_node(facts, socket)]
+    usable = _usable(facts)
     if config.sockets == "all":
         return usable, "every socket serves", _none_usable(usable)
     if isinstance(config.sockets, str):  # "auto"
-        held = {hold.socket for hold in holds}
-        ordered = sorted(usable, key=lambda socket: socket.id in held)
-        found = {socket.id: _place_on(config, facts, socket, holds) for socket in ordered}
-        roomy = [s for s in ordered if isinstance(found[s.id], Placement)]
-        free = {socket.id for socket in usable} - held
-        reason = "no other endpoint holds it" if free else "every socket is held by other endpoints"
-        return (roomy or ordered)[:1], reason, _none_usable(usable)
+        chosen, reason = _automatic(config, facts, holds, usable, load)
+        return chosen, reason, _none_usable(usable)
     chosen = [socket for socket in usable if socket.id in config.sockets]
     missing = sorted(set(config.sockets) - {socket.id for socket in chosen})
     refusals = [
@@ -88,6 +138,67 @@ def _choose_sockets(
         for number in missing
     ]
     return chosen, "chosen by the administrator", refusals
+
+
+def _kept(
+    config: EndpointConfig, facts: HostFacts, holds: Sequence[Hold], had: Had
+) -> Socket | None:
+    """The socket of the stored plan, where the endpoint still has room on it: its own load would
+    drive it away from itself otherwise."""
+    if config.sockets != "auto":
+        return None
+    for socket in _usable(facts):
+        if socket.id in had.sockets and isinstance(
+            _place_on(config, facts, socket, holds), Placement
+        ):
+            return socket
+    return None
+
+
+def _automatic(
+    config: EndpointConfig,
+    facts: HostFacts,
+    holds: Sequence[Hold],
+    usable: Sequence[Socket],
+    load: Load | None,
+) -> tuple[list[Socket], str]:
+    """The recipe's step 5, after reservations: an idle server shows no load. Sockets that others
+    hold come last, then busy ones, of which the least busy is first."""
+    held = {hold.socket for hold in holds}
+
+    def rank(socket: Socket) -> tuple[bool, float, int]:
+        busy = load is not None and load.is_busy(socket.id)
+        percent = load.of(socket.id) if load and busy else None
+        return socket.id in held, percent or 0.0, socket.id
+
+    ordered = sorted(usable, key=rank)
+    found = {socket.id: _place_on(config, facts, socket, holds) for socket in ordered}
+    roomy = [s for s in ordered if isinstance(found[s.id], Placement)]
+    chosen = (roomy or ordered)[:1]
+    free = {socket.id for socket in usable} - held
+    reason = "every socket is held by other endpoints"
+    if free:
+        reason = "no other endpoint holds it"
+        if chosen and chosen[0].id in held:
+            reason = "the sockets that nobody holds have no room for it"
+    return chosen, f"{reason}{_shares(usable, load)}"
+
+
+def _shares(usable: Sequence[Socket], load: Load | None) -> str:
+    if load is None:
+        return ""
+    known = [(socket.id, load.of(socket.id)) for socket in usable]
+    shares = [f"socket {number} {share:.0f} %" for number, share in known if share is not None]
+    return f"; busy: {', '.join(shares)}" if shares else ""
+
+
+def _busy(socket: Socket, load: Load) -> str | None:
+    if not load.is_busy(socket.id):
+        return None
+    return (
+        f"socket {socket.id} is {load.of(socket.id):.0f} % busy with other work, and no better one "
+        "is free: the endpoint will be slower (--socket N chooses another)"
+    )
 
 
 def _none_usable(usable: Sequence[Socket]) -> list[Refusal]:
@@ -125,9 +236,12 @@ def _place_on(
         return Placement(socket.id, nodes, _are_whole(facts, nodes))
     taken = {cpu for hold in here for cpu in hold.cpus}
     free = [NodeCores(n.node, tuple(c for c in n.cores if not taken & set(c.cpus))) for n in nodes]
-    share = _take(free, config.cores)
+    if config.placement == "node":
+        share = _take_on_each(free, config.cores)
+    else:
+        share = _take(free, config.cores)
     if share is None:
-        return _too_few(config.cores, socket, total, free, here)
+        return _too_few(config, config.cores, socket, total, free, here)
     return Placement(socket.id, share, _are_whole(facts, share))
 
 
@@ -151,6 +265,12 @@ def _take(free: Sequence[NodeCores], cores: int) -> tuple[NodeCores, ...] | None
     return None
 
 
+def _take_on_each(free: Sequence[NodeCores], cores: int) -> tuple[NodeCores, ...] | None:
+    """`cores` cores of each node that has so many."""
+    roomy = [NodeCores(n.node, n.cores[:cores]) for n in free if len(n.cores) >= cores]
+    return tuple(roomy) or None
+
+
 def _holders(holds: Sequence[Hold]) -> str:
     return ", ".join(
         f"endpoint {hold.endpoint} (instance {hold.instance}, CPUs {cpulist.format(hold.cpus)})"
@@ -168,11 +288,22 @@ def _held(socket: Socket, total: int, holds: Sequence[Hold]) -> Refusal:
 
 
 def _too_few(
-    cores: int, socket: Socket, total: int, free: Sequence[NodeCores], holds: Sequence[Hold]
+    config: EndpointConfig,
+    cores: int,
+    socket: Socket,
+    total: int,
+    free: Sequence[NodeCores],
+    holds: Sequence[Hold],
 ) -> Refusal:
     left = sum(len(node.cores) for node in free)
-    if left >= cores:
+    if left >= cores and len(free) > 1:
         on_nodes = ", ".join(f"{len(node.cores)} on node {node.node}" for node in free)
+        if config.placement == "node":
+            return Refusal(
+                "cores-uneven",
+                f"no node of socket {socket.id} has {cores} free cores ({on_nodes})",
+                'ask for fewer with --cores N, or for one instance with placement = "socket"',
+            )
         return Refusal(
             "cores-uneven",
             f"{cores} cannot be divided evenly over the free cores of socket {socket.id} "
@@ -188,22 +319,41 @@ def _too_few(
 
 
 def _divide(
-    placement: Placement, heads: int | None, kv: KvLayout | None
-) -> tuple[Placement, str | None]:
-    """A rank on each node where the model's heads allow it, else one node and a warning."""
-    ranks = len(placement.by_node)
-    if ranks == 1 or _divisible(ranks, heads, kv):
-        return placement, None
-    best = max(placement.by_node, key=lambda node: len(node.cores))
-    lost = sum(len(node.cores) for node in placement.by_node) - len(best.cores)
-    warning = (
-        f"the model's heads cannot be divided over the {ranks} nodes of socket {placement.socket}: "
-        f"only node {best.node} is used, {lost} cores stay idle"
+    config: EndpointConfig, facts: HostFacts, found: Placement, divisible: bool
+) -> tuple[tuple[Placement, ...], str | None]:
+    """What of a socket's cores becomes one instance.
+
+    By itself one instance with a rank on each node, or one on each node where ranks cannot divide
+    the model; of a share (`cores`), which is asked for as one instance, then only one node.
+    """
+    on_each = config.placement == "node" or (
+        config.placement == "auto" and not divisible and config.cores is None
     )
-    return Placement(placement.socket, (best,), placement.whole_nodes), warning
+    socket = facts.socket(found.socket)
+    if on_each and socket and len(socket.nodes) > 1:
+        return tuple(_narrowed(facts, found, share, per_node=True) for share in found.by_node), None
+    if divisible:
+        return (found,), None
+    best = max(found.by_node, key=lambda node: len(node.cores))
+    lost = sum(len(node.cores) for node in found.by_node) - len(best.cores)
+    warning = (
+        f"the model's heads cannot be divided over the {len(found.by_node)} nodes of socket "
+        f"{found.socket}: only node {best.node} is used, {lost} cores and the memory of the other "
+        'nodes are not (placement = "node" starts an instance on each)'
+    )
+    return (_narrowed(facts, found, best),), warning
 
 
-def _divisible(ranks: int, heads: int | None, kv: KvLayout | None) -> bool:
+def _narrowed(
+    facts: HostFacts, found: Placement, share: NodeCores, per_node: bool = False
+) -> Placement:
+    return Placement(found.socket, (share,), _are_whole(facts, (share,)), per_node)
+
+
+def _divisible(found: Placement, heads: int | None, kv: KvLayout | None) -> bool:
+    ranks = len(found.by_node)
+    if ranks == 1:
+        return True
     if heads is None or heads % ranks:
         return False
     kv_heads = [layer.heads for layer in kv.layers if layer.heads] if kv else []

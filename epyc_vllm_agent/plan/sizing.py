@@ -6,13 +6,20 @@ vLLM binds a rank's memory strictly to one node and checks the KV space against 
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from epyc_vllm_agent.codec import from_plain
 from epyc_vllm_agent.config.config import EndpointConfig
 from epyc_vllm_agent.facts.host import HostFacts
-from epyc_vllm_agent.facts.kv import kv_bytes_per_token, kv_cache_bytes, kv_pool, kv_request_bytes
-from epyc_vllm_agent.facts.model import ModelFacts
+from epyc_vllm_agent.facts.kv import (
+    kv_bytes_per_token,
+    kv_cache_bytes,
+    kv_capacity_tokens,
+    kv_pool,
+    kv_request_bytes,
+)
+from epyc_vllm_agent.facts.model import KvLayout, ModelFacts
+from epyc_vllm_agent.plan import support
 from epyc_vllm_agent.plan.placement import Placement
 from epyc_vllm_agent.plan.values import Fit, Hold, Refusal
 from epyc_vllm_agent.sizes import GIB
@@ -30,9 +37,13 @@ class KvRule:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeFigures:
-    base_bytes: int
+    """Memory beside weights and KV. API server and engine are there once for all ranks, and may
+    lie on any of their nodes: the kernel falls back to the next one where the first is full."""
+
+    server_bytes: int
+    worker_bytes: int  # of each rank
     weight_share: float
-    packed_head_bytes_per_element: int
+    packed_table_bytes_per_element: int  # of vocabulary x hidden size, over all ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +97,10 @@ def size(
 
     `running`: the instance itself holds memory now, so what is free now tells nothing.
     """
+    model = as_served(model, config.dtype)
     ranks = len(placement.by_node)
     weights = -(-(model.weight_bytes or 0) // ranks)
-    runtime = _runtime_bytes(model, weights, figures.runtime)
+    runtime = _runtime_bytes(model, weights, ranks, figures.runtime)
     reserve = figures.os_reserve
     rooms = [_room(facts, node.node, holds, reserve, running) for node in placement.by_node]
     left = min(rooms) - weights - runtime
@@ -106,14 +118,42 @@ def size(
         available_bytes=min(rooms) * ranks,  # ranks are equal: the fullest node decides
         fits=fits,
         suggested_max_model_len=context,
+        kv_capacity_tokens=_capacity(model, config.max_model_len, ranks, gib),
     )
     return Sized(gib, fit, None if fits else _refusal(config, placement, fit, gib, need))
 
 
-def _runtime_bytes(model: ModelFacts, weights: int, figures: RuntimeFigures) -> int:
-    head = (model.vocab_size or 0) * (model.hidden_size or 0)
-    packed = head * figures.packed_head_bytes_per_element
-    return figures.base_bytes + packed + int(weights * figures.weight_share)
+def as_served(model: ModelFacts, dtype: str) -> ModelFacts:
+    """The model in another precision than the two bytes that its facts are for.
+
+    Quantised weights stay as they are stored, but for embedding and head; vLLM's KV cache follows
+    the precision (kv_cache_dtype "auto").
+    """
+    if dtype != "float32":
+        return model
+    weights = model.weight_bytes
+    if weights is not None:
+        table = 2 * (model.vocab_size or 0) * (model.hidden_size or 0)
+        weights += weights if model.quantization is None else 2 * table
+    return replace(model, weight_bytes=weights, kv=_doubled(model.kv) if model.kv else None)
+
+
+def _doubled(kv: KvLayout) -> KvLayout:
+    layers = [replace(layer, bytes_per_token=2 * layer.bytes_per_token) for layer in kv.layers]
+    return replace(
+        kv,
+        layers=tuple(layers),
+        state_bytes=2 * kv.state_bytes,  # an upper bound: its recurrent part has four bytes already
+        cross_bytes_per_encoder_token=2 * kv.cross_bytes_per_encoder_token,
+    )
+
+
+def _runtime_bytes(model: ModelFacts, weights: int, ranks: int, figures: RuntimeFigures) -> int:
+    """Of one rank, with its part of what there is once."""
+    table = (model.vocab_size or 0) * (model.hidden_size or 0)
+    packed = table * figures.packed_table_bytes_per_element
+    shared = -(-(figures.server_bytes + packed) // ranks)
+    return figures.worker_bytes + shared + int(weights * figures.weight_share)
 
 
 def _room(
@@ -159,6 +199,13 @@ def _request_bytes(model: ModelFacts, context_tokens: int, ranks: int) -> int | 
     return kv_request_bytes(model.kv, context_tokens, ranks=ranks) * ranks or None
 
 
+def _capacity(model: ModelFacts, context_tokens: int, ranks: int, gib: int) -> int | None:
+    if model.kv is None:
+        return None
+    pool = kv_pool(model.kv, context_tokens, ranks=ranks)
+    return kv_capacity_tokens(pool, gib * GIB, context_tokens)
+
+
 def _kv_gib(wish: int, left: int, need: int) -> int:
     """Whole GiB: the wish where there is room, never under the need, at least one."""
     return max(min(wish, left) // GIB, -(-need // GIB), 1)
@@ -167,11 +214,13 @@ def _kv_gib(wish: int, left: int, need: int) -> int:
 def _longest_context(
     config: EndpointConfig, model: ModelFacts, ranks: int, left: int
 ) -> int | None:
-    """The longest context, a multiple of CONTEXT_STEP, whose KV fits into whole GiB of `left`."""
+    """The longest context, a multiple of CONTEXT_STEP, whose KV fits into whole GiB of `left`;
+    never longer than the model's own."""
     room = (config.kv_gib or left // GIB) * GIB
     if not 0 < room <= left:
         return None
-    low, high = 0, config.max_model_len // CONTEXT_STEP
+    limit = support.longest_context(config, model) or config.max_model_len
+    low, high = 0, min(config.max_model_len, limit) // CONTEXT_STEP
     while low < high:
         middle = (low + high + 1) // 2
         need = _kv_need(model, middle * CONTEXT_STEP, config.num_prompts, ranks)

@@ -3,7 +3,10 @@
 Memory is in bytes unless the name says GiB. CPU, node and socket numbers are the kernel's.
 """
 
+import re
 from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import PurePosixPath
 
 from epyc_vllm_agent import cpulist
 from epyc_vllm_agent.config.config import EndpointConfig
@@ -46,6 +49,7 @@ class Fit:
     available_bytes: int
     fits: bool
     suggested_max_model_len: int | None  # the longest that fits, where max_model_len does not
+    kv_capacity_tokens: int | None = None  # of each rank's KV space, as vLLM logs it
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,18 +94,68 @@ class Stack:
     zentorch: str | None
     torch: str | None
     platform: str | None  # class path of vLLM's platform, as the probe saw it
+    zentorch_importable: bool | None = None  # None: not looked at
+    zentorch_error: str | None = None  # why it cannot be imported although it is installed
+    plugins: tuple[str, ...] = ()  # entry points of vLLM's platform plugins
+    probed: bool = True  # False: `platform` is what was predicted, vLLM was not asked
+
+
+class PlatformKind(StrEnum):
+    ZEN = "zen"  # vLLM's own, in-tree
+    PLUGIN = "plugin"  # out-of-tree, zentorch's for example
+    STOCK = "stock"
+    OTHER = "other"  # of an accelerator
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """The platform that vLLM will choose, and why; a plugin's class path is not known before."""
+
+    kind: PlatformKind
+    platform: str | None
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """What a container runtime starts vLLM with."""
+
+    program: str  # absolute path of podman or docker
+    version: str
+    generator: str | None  # podman's quadlet generator; None: a plain service runs the program
+    image: str  # as configured: registry/name:tag
+    pinned: str | None  # the same by digest; None while it is not on this host
+    serves: bool  # its entrypoint is `vllm serve`: it takes arguments only
+    cpuset: bool  # the cpuset controller is there to pin with
+
+    @property
+    def runtime(self) -> str:
+        return PurePosixPath(self.program).name
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What the host runtime starts vLLM with; absolute paths."""
+    """What vLLM is started with; absolute paths. Either `environment` or `container` is there."""
 
-    environment: str
+    environment: str | None
     numactl: str | None
     taskset: str | None
     preload: tuple[str, ...]
     user: str
     agent: str  # this command, for the unit's own steps
+    container: Container | None = None
+    switches: tuple[tuple[str, str], ...] = ()  # environment that `throughput = true` brings
+    reason: str = ""  # why this runtime
+
+    @property
+    def runtime(self) -> str:
+        return self.container.runtime if self.container else "host"
+
+    @property
+    def is_here(self) -> bool:
+        """Whether what is to be launched is on this host: an image may still have to be fetched."""
+        return self.container is None or self.container.pinned is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +174,18 @@ class EndpointPlan:
     warnings: tuple[str, ...] = ()
     refusals: tuple[Refusal, ...] = ()
     socket_reason: str = ""
+    socket_warning: str | None = None  # one of `warnings`, kept with the socket
+    prediction: Prediction | None = None
+
+    @property
+    def cache_key(self) -> str:
+        """Names what compiled: a cache must not outlive the vLLM or zentorch that made it."""
+        stack, container = self.stack, self.launch.container
+        parts = [f"vllm-{stack.vllm}", f"torch-{stack.torch}"]
+        parts += [f"zentorch-{stack.zentorch}"] if stack.zentorch else []
+        if container and container.pinned:
+            parts.append(container.pinned.rpartition(":")[2][:12])
+        return re.sub(r"[^A-Za-z0-9.+-]", "_", "-".join(parts))
 
     def instance(self, name: str) -> Instance | None:
         return next((instance for instance in self.instances if instance.name == name), None)
