@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from epyc_vllm_agent.changes.installed import Installed, encode_plan
 from epyc_vllm_agent.plan.values import EndpointPlan
-from epyc_vllm_agent.units.names import SYSTEM_UNITS, UnitFile, service_name, target_name
+from epyc_vllm_agent.units.names import UnitFile, is_unit, service_name, target_name, unit_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class ChangeSet:
 
     @property
     def reload(self) -> bool:
-        return any(change.path.startswith(str(SYSTEM_UNITS)) for change in self.files)
+        return any(is_unit(change.path) for change in self.files)
 
 
 def to_enable(
@@ -48,16 +48,13 @@ def to_enable(
     ]
     gone = [path for path in present if path not in wanted]
     files += [FileChange(path, present[path], None) for path in gone]
-    changed = {change.path for change in files}
-    services = {
-        str(SYSTEM_UNITS / service_name(instance.name)): service_name(instance.name)
-        for instance in plan.instances
-    }
+    changed = {unit_of(change.path) for change in files if is_unit(change.path)}
+    services = [service_name(instance.name) for instance in plan.instances]
     return ChangeSet(
         endpoint=plan.name,
         files=tuple(files),
-        stop=tuple(path.rsplit("/", 1)[1] for path in gone),
-        restart=tuple(name for path, name in services.items() if path in changed),
+        stop=tuple(unit_of(path) for path in gone),
+        restart=tuple(name for name in services if name in changed),
         target=target_name(plan.name),
     )
 
@@ -65,7 +62,7 @@ def to_enable(
 def to_disable(installed: Installed) -> ChangeSet:
     """What removes everything that `to_enable` brought."""
     present = _present(installed)
-    units = [unit.name for unit in installed.units if not unit.name.endswith(".target")]
+    units = [unit.service for unit in installed.units if not unit.name.endswith(".target")]
     return ChangeSet(
         endpoint=installed.name,
         files=tuple(FileChange(path, text, None) for path, text in present.items()),

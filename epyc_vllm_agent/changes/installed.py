@@ -1,5 +1,6 @@
 """What is installed on this host: stored plans and our unit files; reads only."""
 
+import ipaddress
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ def installed(paths: Paths, name: str) -> Installed:
     return Installed(
         name=name,
         endpoint_file=_read(paths.endpoints / f"{name}.toml"),
-        plan_file=_read(paths.plans / f"{name}.json"),
+        plan_file=_read_plan(paths, name),
         units=tuple(unit for owner, unit in _owned_units(paths) if owner == name),
     )
 
@@ -52,17 +53,30 @@ def stored_plan(paths: Paths, name: str) -> EndpointPlan | None:
 
     Raises ActionFailed where the file is there but is none: what it reserves would be unknown.
     """
-    text = _read(paths.plans / f"{name}.json")
+    text = _read_plan(paths, name)
     if text is None:
         return None
     try:
-        return from_plain(EndpointPlan, json.loads(text))
+        return _checked(name, from_plain(EndpointPlan, json.loads(text)))
     except ValueError as error:
         raise ActionFailed(
             "plan-unreadable",
             f"the stored plan {paths.plans / name}.json cannot be read ({error})",
             f"`epyc-vllm disable {name}` removes it, `epyc-vllm enable` writes it anew",
         ) from error
+
+
+def _checked(name: str, plan: EndpointPlan) -> EndpointPlan:
+    """A plan that was edited by hand may have every type right and still be none."""
+    ipaddress.ip_address(plan.config.address)
+    if plan.name != name or not plan.instances or not all(i.ranks for i in plan.instances):
+        raise ValueError("it is another endpoint's, or has no instances or ranks")
+    return plan
+
+
+def _read_plan(paths: Paths, name: str) -> str | None:
+    """With odd bytes replaced: then it is no JSON, and still something that can be removed."""
+    return _read(paths.plans / f"{name}.json", "replace")
 
 
 def stored_plans(paths: Paths, but: Sequence[str] = ()) -> tuple[EndpointPlan, ...]:
@@ -74,7 +88,8 @@ def stored_plans(paths: Paths, but: Sequence[str] = ()) -> tuple[EndpointPlan, .
 def _owned_units(paths: Paths) -> list[tuple[str, UnitFile]]:
     """Our unit files with the endpoint that their first line names; no other file is touched."""
     found = []
-    for path in sorted(paths.units.glob("epyc-vllm-*")):
+    places = (paths.units, paths.quadlets)
+    for path in sorted(path for place in places for path in place.glob("epyc-vllm-*")):
         if path.is_symlink() or not path.is_file():
             continue
         text = path.read_text(encoding="utf-8", errors="replace")
@@ -85,9 +100,9 @@ def _owned_units(paths: Paths) -> list[tuple[str, UnitFile]]:
     return found
 
 
-def _read(path: Path) -> str | None:
+def _read(path: Path, errors: str = "strict") -> str | None:
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8", errors=errors)
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 SYSTEM_UNITS = PurePosixPath("/etc/systemd/system")
+QUADLETS = PurePosixPath("/etc/containers/systemd")
+ALL_TARGET = "epyc-vllm.target"  # systemd/ ships it
 MARK = "# Written by epyc-vllm for the endpoint "
 
 
@@ -18,6 +20,11 @@ class UnitFile:
     def name(self) -> str:
         return PurePosixPath(self.path).name
 
+    @property
+    def service(self) -> str:
+        """The unit that systemd knows it by: a quadlet becomes a service."""
+        return unit_of(self.path)
+
 
 def target_name(endpoint: str) -> str:
     return f"epyc-vllm-{endpoint}.target"
@@ -25,3 +32,17 @@ def target_name(endpoint: str) -> str:
 
 def service_name(instance: str) -> str:
     return f"epyc-vllm-{instance}.service"
+
+
+def quadlet_name(instance: str) -> str:
+    return f"epyc-vllm-{instance}.container"
+
+
+def unit_of(path: str) -> str:
+    """The unit that the file at `path` makes."""
+    name = PurePosixPath(path).name
+    return name.removesuffix(".container") + ".service" if name.endswith(".container") else name
+
+
+def is_unit(path: str) -> bool:
+    return PurePosixPath(path).parent in (SYSTEM_UNITS, QUADLETS)
