@@ -1,28 +1,38 @@
 """From an endpoint that was asked for to one that answers: fetch, converge, verify."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from epyc_vllm_agent import pipeline
+from epyc_vllm_agent import launch, pipeline
 from epyc_vllm_agent.apply import converge
 from epyc_vllm_agent.apply.converge import Converged
 from epyc_vllm_agent.apply.lock import locked
 from epyc_vllm_agent.changes.changes import ChangeSet, to_enable
 from epyc_vllm_agent.changes.installed import installed
 from epyc_vllm_agent.config.request import Wanted
-from epyc_vllm_agent.doors import environment
+from epyc_vllm_agent.doors import environment, podman
+from epyc_vllm_agent.doors.command import Line
 from epyc_vllm_agent.doors.systemd import Systemd, Watcher
 from epyc_vllm_agent.errors import Refused
 from epyc_vllm_agent.facts.model import ModelFacts
 from epyc_vllm_agent.paths import Paths
 from epyc_vllm_agent.pipeline import Resolved
-from epyc_vllm_agent.plan.values import EndpointPlan
+from epyc_vllm_agent.plan.values import Container, EndpointPlan
 from epyc_vllm_agent.units.names import service_name
 from epyc_vllm_agent.units.render import render
-from epyc_vllm_agent.watch import readiness
+from epyc_vllm_agent.watch import preflight, readiness
 from epyc_vllm_agent.watch.readiness import Verified
 
 Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Fetching:
+    """How the model's and the image's fetching are told, and a file that has the image already."""
+
+    model: Progress
+    image: Line
+    archive: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +65,10 @@ def bring_up(
     wanted: Wanted,
     resolved: Resolved,
     systemd: Systemd,
-    fetched: Progress,
+    fetching: Fetching,
     watch: Watcher,
 ) -> BroughtUp:
-    """Fetches the model, writes and starts the endpoint and proves that it answers.
+    """Fetches image and model, writes and starts the endpoint and proves that it answers.
 
     The plan is made again under the lock: what other runs changed since the summary counts.
     Raises Refused, ActionFailed (StartFailed with reports) or Locked.
@@ -67,13 +77,55 @@ def bring_up(
         survey = pipeline.survey(paths)
         plan = pipeline.make_plan(survey, resolved)
         require_startable(plan)
-        _fetch(survey, resolved.model, fetched)
+        if plan.launch.container:
+            plan = _with_image(survey, resolved, plan.launch.container, fetching)
+        _fetch(survey, resolved.model, fetching.model)
         _require_readable(plan)
         readiness.api_key(plan)  # without a key in its file no step of the unit could run
+        _require_carried(plan)
+        _require_free_ports(survey, plan, systemd)
         changes = change_set(paths, plan, wanted)
         services = [service_name(instance.name) for instance in plan.instances]
         done = converge.enable(paths, changes, services, systemd, watch)
     return BroughtUp(plan, done, readiness.verify_all(plan))
+
+
+def _with_image(
+    survey: pipeline.Survey, resolved: Resolved, container: Container, fetching: Fetching
+) -> EndpointPlan:
+    """The plan with the image here and its stack probed: only now its gates are known for sure."""
+    launch.fetch(container, fetching.archive, fetching.image)
+    stack, made = pipeline.serving(survey, resolved.config, fetching.archive is not None)
+    plan = pipeline.make_plan(survey, replace(resolved, stack=stack, launch=made))
+    require_startable(plan)
+    return plan
+
+
+def _require_carried(plan: EndpointPlan) -> None:
+    """What the container runtime would say no to, before anything is stopped or written."""
+    container = plan.launch.container
+    if container is None:
+        return
+    for instance in plan.instances:
+        fault = preflight.foreign_container(container, instance)
+        if fault:
+            raise Refused(fault.code, fault.message, fault.hint)
+    if container.generator:
+        quadlets = [unit for unit in render(plan) if unit.name.endswith(".container")]
+        podman.require_accepted(container.generator, quadlets)
+
+
+def _require_free_ports(survey: pipeline.Survey, plan: EndpointPlan, systemd: Systemd) -> None:
+    """A port that a stopped instance keeps may have been taken meanwhile."""
+    for instance in plan.instances:
+        state = systemd.state(service_name(instance.name))
+        if instance.port in survey.facts.listening_ports and state.main_pid is None:
+            raise Refused(
+                "port-busy",
+                f"port {instance.port} of {instance.name} is in use by another program",
+                f"see `ss -ltnp 'sport = :{instance.port}'`; stop it, or choose another with "
+                "--port",
+            )
 
 
 def _fetch(survey: pipeline.Survey, model: ModelFacts, progress: Progress) -> None:
@@ -83,10 +135,20 @@ def _fetch(survey: pipeline.Survey, model: ModelFacts, progress: Progress) -> No
 
 def _require_readable(plan: EndpointPlan) -> None:
     """vLLM runs as its own user: what root can read may be closed to it."""
-    for path in (plan.model.path, f"{plan.launch.environment}/bin/vllm"):
+    if plan.launch.environment is None:  # in a container it is root
+        return
+    if not environment.is_user(plan.launch.user):
+        raise Refused(
+            "no-user",
+            f"there is no user {plan.launch.user} on this host, as whom vLLM is to run",
+            "correct user in /etc/epyc-vllm/epyc-vllm.toml, or run systemd-sysusers",
+        )
+    template = [plan.config.chat_template] if plan.config.chat_template else []
+    model = f"{plan.model.path}/config.json"
+    for path in (model, f"{plan.launch.environment}/bin/vllm", *template):
         if not environment.readable(path, plan.launch.user):
             raise Refused(
                 "not-readable",
-                f"{path} cannot be read by user {plan.launch.user}, as whom vLLM runs",
-                f"give it read access: `sudo -u {plan.launch.user} ls {path}` must work",
+                f"{path} is no file that user {plan.launch.user}, as whom vLLM runs, can read",
+                f"give it read access: `sudo -u {plan.launch.user} cat {path}` must work",
             )

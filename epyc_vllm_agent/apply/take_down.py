@@ -1,18 +1,21 @@
 """Removes an endpoint: its units, plan and file, its compile caches, and its weights if asked."""
 
+import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 from epyc_vllm_agent.apply import converge
 from epyc_vllm_agent.apply.lock import locked
-from epyc_vllm_agent.changes.changes import to_disable
+from epyc_vllm_agent.changes.changes import ChangeSet, to_disable
 from epyc_vllm_agent.changes.installed import installed, names, stored_plan, stored_plans
 from epyc_vllm_agent.config.config import require_name
+from epyc_vllm_agent.doors.hubcache import Cache, check_model_id
 from epyc_vllm_agent.doors.systemd import Systemd
 from epyc_vllm_agent.errors import ActionFailed, ConfigError
 from epyc_vllm_agent.paths import Paths
 from epyc_vllm_agent.plan.values import EndpointPlan
+from epyc_vllm_agent.units.names import service_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +40,15 @@ def take_down(paths: Paths, name: str, systemd: Systemd, purge: bool) -> TakenDo
             )
         plan = _plan(paths, name)
         changes = to_disable(found)
-        converge.disable(paths, changes, systemd)
+        services = _services(name, plan, changes, systemd)
+        converge.disable(paths, changes, services, systemd)
         removed = [change.path for change in changes.files]
-        services = [unit for unit in changes.stop if unit.endswith(".service")]
         removed += _remove_run_state(paths, services)
         weights = _weights(paths, plan)
         if weights and purge:
             shutil.rmtree(weights, ignore_errors=True)
-            removed, weights = [*removed, weights], None
-    return TakenDown(name, tuple(removed), weights)
+            removed, weights = [*removed, str(weights)], None
+    return TakenDown(name, tuple(removed), str(weights) if weights else None)
 
 
 def _plan(paths: Paths, name: str) -> EndpointPlan | None:
@@ -67,14 +70,33 @@ def _remove_run_state(paths: Paths, services: list[str]) -> list[str]:
     return removed
 
 
-def _weights(paths: Paths, plan: EndpointPlan | None) -> str | None:
-    """The model's folder in our own cache, None where it is foreign or another endpoint uses it."""
-    if plan is None or not plan.model.path.startswith(f"{paths.models}/"):
+def _services(
+    name: str, plan: EndpointPlan | None, changes: ChangeSet, systemd: Systemd
+) -> list[str]:
+    """Every service of the endpoint, by its files, its plan and what systemd still has loaded.
+
+    One of the three may be gone: a server whose unit file was deleted runs on.
+    """
+    found = [unit for unit in changes.stop if unit.endswith(".service")]
+    found += [service_name(instance.name) for instance in plan.instances] if plan else []
+    loaded = systemd.list_units(service_name(f"{name}-s*"))
+    pattern = re.escape(service_name(f"{name}-s@")).replace("@", r"\d+(n\d+)?")
+    found += [unit.name for unit in loaded if re.fullmatch(pattern, unit.name)]
+    return list(dict.fromkeys(found))
+
+
+def _weights(paths: Paths, plan: EndpointPlan | None) -> Path | None:
+    """The model's folder in our own cache; None for a directory of the administrator's.
+
+    It is made of the hub's id and not of a path: what is removed must be ours. None as well where
+    another endpoint uses it.
+    """
+    if plan is None or plan.model.revision is None:
         return None
-    folder = plan.model.path.split("/snapshots/")[0]
+    folder = Cache(paths.models).folder(check_model_id(plan.model.id))
     try:
         others = stored_plans(paths)
     except ActionFailed:  # one that cannot be read may use it
         return None
-    users = [other for other in others if other.model.path.startswith(folder + "/")]
-    return None if users or not Path(folder).is_dir() else folder
+    used = any(plan.model.id == other.model.id for other in others)
+    return None if used or not folder.is_dir() or folder.is_symlink() else folder

@@ -1,16 +1,15 @@
 """Several files changed as one: staged beside their places, renamed, and put back on failure."""
 
 import contextlib
+import errno
+import os
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from epyc_vllm_agent.changes.changes import FileChange
 from epyc_vllm_agent.errors import ActionFailed, Refused
 from epyc_vllm_agent.files import stage, sync_folder, write_atomically
 from epyc_vllm_agent.paths import Paths
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class Transaction:
@@ -39,8 +38,11 @@ class Transaction:
                 )
         with self._all_or_nothing():
             for change in self._changes:
+                path = self._place_of(change)
                 if change.new is not None:
-                    self._staged[change.path] = stage(self._paths.at(change.path), change.new)
+                    self._staged[change.path] = stage(path, change.new)
+                elif path.exists() and not os.access(path.parent, os.W_OK):
+                    raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
 
     def commit(self) -> None:
         """Raises ActionFailed, with everything as it was, where a file cannot be written."""
@@ -87,15 +89,20 @@ class Transaction:
             self.undo()
             raise
 
-    def _put_back(self, change: FileChange) -> None:
+    def _place_of(self, change: FileChange) -> Path:
+        """Where a changed file lies: a link to it, which an administrator made, stays a link."""
         path = self._paths.at(change.path)
+        return path.resolve() if change.new is not None and path.is_symlink() else path
+
+    def _put_back(self, change: FileChange) -> None:
+        path = self._place_of(change)
         if change.old is None:
             path.unlink(missing_ok=True)
         else:
             write_atomically(path, change.old)
 
     def _place(self, change: FileChange) -> None:
-        path = self._paths.at(change.path)
+        path = self._place_of(change)
         if change.new is None:
             path.unlink(missing_ok=True)
         else:
