@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from epyc_vllm_agent.codec import from_plain
 
-_SECRETS = re.compile(r"hf_[A-Za-z0-9]{8,}")
+_TOKENS = re.compile(r"hf_[A-Za-z0-9]{8,}")  # of the hub
+_BEARER = re.compile(r"(?i)(bearer\s+)[^\s'\",*]+")
 UNKNOWN = "unknown"
 
 
@@ -49,13 +50,14 @@ def diagnose(log: Sequence[str], signatures: Signatures) -> Cause | None:
 
 
 def masked(lines: Sequence[str], secrets: Sequence[str] = ()) -> tuple[str, ...]:
-    """`lines` without hub tokens and the given secrets."""
+    """`lines` without hub tokens, what stands behind "Bearer", and the given secrets."""
     known = [secret for secret in secrets if secret]
     result = []
     for line in lines:
         for secret in known:
             line = line.replace(secret, "***")
-        result.append(_SECRETS.sub("hf_***", line))
+        line = _BEARER.sub(r"\1***", line)
+        result.append(_TOKENS.sub("hf_***", line))
     return tuple(result)
 
 

@@ -11,13 +11,15 @@ from epyc_vllm_agent.paths import Paths
 @dataclass(frozen=True, slots=True)
 class Mark:
     """`phase` is "preflight", "health", "models", "completion" or "serving"; `fault` tells, in
-    one sentence, why it was the last one. `stop_asked`: systemd was told to stop it."""
+    one sentence, why it was the last one. `stop_asked`: systemd was told to stop it.
+    `control_group`: of a server that is not in its unit's."""
 
     invocation_id: str
     phase: str
     fault: str | None = None
     hint: str | None = None
     stop_asked: bool = False
+    control_group: str | None = None
 
 
 def write(paths: Paths, instance: str, mark: Mark) -> None:

@@ -4,8 +4,9 @@ import os
 from pathlib import Path
 
 from epyc_vllm_agent import cpulist
+from epyc_vllm_agent.doors import containers
 from epyc_vllm_agent.facts.host import HostFacts
-from epyc_vllm_agent.plan.values import EndpointPlan, Instance, Refusal
+from epyc_vllm_agent.plan.values import Container, EndpointPlan, Instance, Refusal
 
 
 def preflight(plan: EndpointPlan, instance: Instance, facts: HostFacts) -> Refusal | None:
@@ -25,6 +26,34 @@ def preflight(plan: EndpointPlan, instance: Instance, facts: HostFacts) -> Refus
         )
     return (
         _nodes(instance, facts, replan) or _memory(instance, facts, replan) or _files(plan, replan)
+    )
+
+
+def container_preflight(plan: EndpointPlan, instance: Instance) -> Refusal | None:
+    """The same for what the container runtime has: the image, and the container's name free."""
+    container = plan.launch.container
+    if container is None:
+        return None
+    if containers.find(container.program, container.pinned or container.image) is None:
+        return Refusal(
+            "image-gone",
+            f"the image {container.pinned or container.image} is not on this host any more",
+            f"run `epyc-vllm enable {plan.name}`: it fetches the image again",
+        )
+    return foreign_container(container, instance)
+
+
+def foreign_container(container: Container, instance: Instance) -> Refusal | None:
+    """A container that has our name and is not ours: it would be replaced."""
+    name = containers.container_name(instance.name)
+    found = containers.container(container.program, name)
+    if found is None or found.instance == instance.name:
+        return None
+    return Refusal(
+        "container-foreign",
+        f"there is a container {name} that epyc-vllm did not make",
+        f"see `{container.runtime} ps --all`; rename or remove it, or give the endpoint another "
+        "name",
     )
 
 
@@ -57,8 +86,9 @@ def _memory(instance: Instance, facts: HostFacts, replan: str) -> Refusal | None
 
 def _files(plan: EndpointPlan, replan: str) -> Refusal | None:
     template = [plan.config.chat_template] if plan.config.chat_template else []
-    model, vllm = f"{plan.model.path}/config.json", f"{plan.launch.environment}/bin/vllm"
-    for path in (model, vllm, *template):
+    container = plan.launch.container
+    program = container.program if container else f"{plan.launch.environment}/bin/vllm"
+    for path in (f"{plan.model.path}/config.json", program, *template):
         if not Path(path).exists():
             return Refusal("file-gone", f"{path} is missing", replan)
         if not os.access(path, os.R_OK):

@@ -3,7 +3,7 @@
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +14,9 @@ from epyc_vllm_agent.plan.values import EndpointPlan, Instance
 
 HEALTH, MODELS, COMPLETION, SERVING = "health", "models", "completion", "serving"
 _POLL_SECONDS = 0.5
+_HEALTH_SECONDS, _MODELS_SECONDS = 10.0, 30.0
+_VERIFY_SECONDS = 180.0  # the recipe's limit for the smoke request
+_LEAST_SECONDS = 5.0  # for a phase that begins when the start's time is nearly up
 _KEY = r"[!#-&(-\[\]-~]+"  # printable ASCII without quotes and backslash
 
 
@@ -69,9 +72,9 @@ def api_key(plan: EndpointPlan) -> str | None:
 def verify(plan: EndpointPlan, instance: Instance) -> Verified:
     """Health, the model listed, one completion; stops at the first that fails."""
     results = []
-    for result in _phases(plan, instance, api_key(plan)):
-        results.append(result)
-        if not result.probe.ok:
+    for phase, ask in _phases(plan, instance, api_key(plan)):
+        results.append(PhaseResult(phase, ask(_VERIFY_SECONDS)))
+        if not results[-1].probe.ok:
             break
     return Verified(instance.name, tuple(results))
 
@@ -88,23 +91,28 @@ def wait(
     Ends early where the process `main_pid` is gone or /health says that the engine is dead.
     `begin` is told each phase. The time limit is the plan's; the unit's own is a minute longer.
     """
+    ends = time.monotonic() + plan.start_timeout_seconds
     begin(HEALTH)
     result = _wait_for_health(plan, instance, main_pid)
-    if not result.probe.ok:
-        return result
-    for result in _phases(plan, instance, api_key(plan)):
-        begin(result.phase)
+    for phase, ask in _phases(plan, instance, api_key(plan)):
         if not result.probe.ok:
             break
+        begin(phase)
+        result = PhaseResult(phase, ask(max(ends - time.monotonic(), _LEAST_SECONDS)))
     return result
 
 
-def _phases(plan: EndpointPlan, instance: Instance, key: str | None) -> Iterator[PhaseResult]:
+def _phases(
+    plan: EndpointPlan, instance: Instance, key: str | None
+) -> tuple[tuple[str, Callable[[float], Probe]], ...]:
+    """Each phase with its question, which takes a time limit in seconds."""
     url, name = url_of(plan, instance), plan.config.client_name
-    yield PhaseResult(HEALTH, probe.health(url))
-    yield PhaseResult(MODELS, probe.listed(url, name, key))
     kind = plan.model.primary_endpoint
-    yield PhaseResult(COMPLETION, probe.completion(url, name, kind, key))
+    return (
+        (HEALTH, lambda limit: probe.health(url, min(limit, _HEALTH_SECONDS))),
+        (MODELS, lambda limit: probe.listed(url, name, key, min(limit, _MODELS_SECONDS))),
+        (COMPLETION, lambda limit: probe.completion(url, name, kind, key, limit)),
+    )
 
 
 def _wait_for_health(plan: EndpointPlan, instance: Instance, main_pid: int) -> PhaseResult:

@@ -6,24 +6,22 @@ stop while the server loads runs no ExecStop=, but signals the step that waits f
 is queued would not tell: a start that follows a stop at once has replaced it.
 """
 
-import contextlib
-import os
 import signal
-import time
 from collections.abc import Mapping
 
 from epyc_vllm_agent.changes.installed import stored_plan
 from epyc_vllm_agent.data import read_data
-from epyc_vllm_agent.doors import journal
+from epyc_vllm_agent.doors.systemd import DBusSystemd
 from epyc_vllm_agent.errors import ActionFailed, Refused
 from epyc_vllm_agent.facts.gather import gather
 from epyc_vllm_agent.facts.generations import Generations
 from epyc_vllm_agent.paths import Paths
 from epyc_vllm_agent.plan.values import EndpointPlan, Instance
-from epyc_vllm_agent.watch import failure, marks, readiness
-from epyc_vllm_agent.watch.diagnosis import Signatures, masked
-from epyc_vllm_agent.watch.failure import Exit, FailureReport
+from epyc_vllm_agent.units.names import service_name
+from epyc_vllm_agent.watch import contained, ending, evidence, lent, marks, readiness
+from epyc_vllm_agent.watch.failure import FailureReport
 from epyc_vllm_agent.watch.marks import Mark
+from epyc_vllm_agent.watch.preflight import container_preflight
 from epyc_vllm_agent.watch.preflight import preflight as check
 
 
@@ -32,10 +30,11 @@ def preflight(paths: Paths, name: str, invocation_id: str) -> None:
     marks.write(paths, name, Mark(invocation_id, "preflight"))
     plan, instance = _planned(paths, name)
     facts = gather(paths, Generations.from_json(read_data("generations.json")))
-    fault = check(plan, instance, facts)
+    fault = check(plan, instance, facts) or container_preflight(plan, instance)
     if fault:
         marks.write(paths, name, Mark(invocation_id, "preflight", fault.message, fault.hint))
         raise Refused(fault.code, fault.message, fault.hint)
+    contained.prepare(paths, plan, instance)
 
 
 def ready(paths: Paths, name: str, invocation_id: str, main_pid: int) -> None:
@@ -43,19 +42,25 @@ def ready(paths: Paths, name: str, invocation_id: str, main_pid: int) -> None:
     plan, instance = _planned(paths, name)
 
     def end_loading(*_: object) -> None:
+        if not _is_stopping(name):
+            marks.write(paths, name, Mark(invocation_id, "start", "a signal interrupted the start"))
+            raise SystemExit(1)
         # vLLM loses SIGTERM while it warms up: the stop would wait for the whole grace.
         marks.ask_stop(paths, name, invocation_id)
-        os.kill(main_pid, signal.SIGKILL)
+        contained.end(plan, instance, main_pid)
         raise SystemExit(0)
 
     signal.signal(signal.SIGTERM, end_loading)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # blocked by the unit until now
 
     def begin(phase: str) -> None:
         marks.write(paths, name, Mark(invocation_id, phase))
 
     result = readiness.wait(plan, instance, main_pid, begin)
     if result.probe.ok:
-        marks.write(paths, name, Mark(invocation_id, readiness.SERVING))
+        lent.lend(paths, name, readiness.api_key(plan))
+        group = evidence.server_group(paths, plan, instance)
+        marks.write(paths, name, Mark(invocation_id, readiness.SERVING, control_group=group))
         return
     marks.write(paths, name, Mark(invocation_id, result.phase, result.probe.reason))
     raise ActionFailed(
@@ -76,27 +81,17 @@ def stopped(paths: Paths, name: str, variables: Mapping[str, str]) -> FailureRep
     EXIT_STATUS.
     """
     invocation_id, result = variables["INVOCATION_ID"], variables["SERVICE_RESULT"]
-    mark = marks.read(paths, name, invocation_id)
-    if mark and _was_asked_for(mark, result):
+    contained.clear(paths, name)
+    lent.take_back(paths, name)
+    mark, seen = marks.read(paths, name, invocation_id), evidence.left(paths, name, invocation_id)
+    given_up = seen is not None and seen.verdict.failed  # it was the watchdog that asked
+    if not given_up and _was_asked_for(mark, result, variables.get("EXIT_STATUS")):
         return None
     try:
         plan: EndpointPlan | None = _planned(paths, name)[0]
     except ActionFailed:
         plan = None
-    report = failure.compose(
-        plan.name if plan else name.rpartition("-s")[0],
-        name,
-        invocation_id,
-        time.time(),
-        mark,
-        Exit(result, variables.get("EXIT_CODE"), variables.get("EXIT_STATUS")),
-        masked(journal.tail(invocation_id, failure.LOG_LINES), _secrets(plan)),
-        plan,
-        Signatures.from_json(read_data("failures.json")),
-    )
-    with contextlib.suppress(OSError):  # a full disk: what is told is in the journal still
-        failure.store(paths, report)
-    return report
+    return ending.report(paths, name, variables, mark, seen, plan)
 
 
 def _planned(paths: Paths, name: str) -> tuple[EndpointPlan, Instance]:
@@ -112,16 +107,22 @@ def _planned(paths: Paths, name: str) -> tuple[EndpointPlan, Instance]:
     )
 
 
-def _was_asked_for(mark: Mark, result: str) -> bool:
+def _is_stopping(name: str) -> bool:
+    """Whether systemd stops the unit, and not for a fault; true where it cannot be asked."""
+    try:
+        state = DBusSystemd().state(service_name(name))
+    except ActionFailed:
+        return True
+    return state.active_state == "deactivating" and state.result == "success"
+
+
+def _was_asked_for(mark: Mark | None, result: str, main_exit: str | None) -> bool:
+    """`main_exit` is the server's exit status or signal, None where it never ran."""
+    if mark is None or mark.phase == "preflight":
+        # A stop that comes before any step could note it: it signals what runs just then.
+        unnoted = result == "success" and main_exit in (None, "TERM")
+        return unnoted and (mark is None or mark.fault is None)
     starting = mark.phase != readiness.SERVING
     if starting and result != "success":  # its time was up, or a step said no
         return False
-    return mark.stop_asked or (mark.phase == "preflight" and mark.fault is None)
-
-
-def _secrets(plan: EndpointPlan | None) -> list[str]:
-    try:
-        key = readiness.api_key(plan) if plan else None
-    except ActionFailed:
-        key = None
-    return [key] if key else []
+    return mark.stop_asked
