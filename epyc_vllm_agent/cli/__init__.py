@@ -7,21 +7,24 @@ from pathlib import Path
 
 import click
 
-from epyc_vllm_agent import __version__
+from epyc_vllm_agent import __version__, interrupts
 from epyc_vllm_agent.cli.context import Context
-from epyc_vllm_agent.errors import AgentError, ExitCode
+from epyc_vllm_agent.errors import ActionFailed, AgentError, ExitCode
 from epyc_vllm_agent.paths import Paths
 
 # Verb and the module of this folder that has it: `detect` need not import what `enable` needs.
 _VERBS = {
     "detect": "host",
+    "doctor": "doctor",
     "plan": "endpoint",
     "enable": "endpoint",
     "disable": "endpoint",
     "status": "observe",
     "verify": "observe",
     "show": "observe",
+    "report": "report",
     "unit": "unit",
+    "watchdog": "watchdog",
 }
 
 
@@ -60,18 +63,33 @@ def main() -> None:
     os.umask(0o022)
     try:
         group.main(standalone_mode=False)
+        sys.stdout.flush()
         code = ExitCode.DONE
-    except AgentError as error:
+    except (AgentError, OSError) as error:
         if "--debug" in sys.argv:
             raise
-        code = _explain(error)
+        code = _explain(error if isinstance(error, AgentError) else _of_system(error))
     except click.ClickException as error:
         error.show()
         code = ExitCode.USAGE
-    except (click.Abort, KeyboardInterrupt):
-        click.echo("interrupted", err=True)
+    except (click.Abort, KeyboardInterrupt) as error:
+        notes = getattr(error, "__notes__", [])
+        click.echo("; ".join(["interrupted", *notes]), err=True)
         code = ExitCode.INTERRUPTED
+    interrupts.ignore()  # what is left is the interpreter's own end
     sys.exit(code)
+
+
+def _of_system(error: OSError) -> AgentError:
+    """What the operating system refused: a file not to be read, a full disk, a closed pipe."""
+    if error.filename is None:  # the answer itself; a second try at exit would tell it again
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ActionFailed("output", f"the answer cannot be written ({error.strerror})")
+    return ActionFailed(
+        "system",
+        f"{error.filename} cannot be used ({error.strerror})",
+        "look at its rights, or run this with sudo; --debug shows where it happened",
+    )
 
 
 def _explain(error: AgentError) -> ExitCode:

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
+from epyc_vllm_agent import interrupts
 from epyc_vllm_agent.doors.systemd import DBusSystemd, Systemd, require_running
 from epyc_vllm_agent.errors import Refused
 from epyc_vllm_agent.paths import Paths
@@ -39,6 +40,7 @@ class Context:
                 "this changes the host's services and needs root",
                 "run it with sudo",
             )
+        interrupts.unify()
         return DBusSystemd()
 
 

@@ -8,17 +8,29 @@ from typing import Any, TypeVar
 import click
 
 from epyc_vllm_agent import pipeline
-from epyc_vllm_agent.apply.bring_up import BroughtUp, bring_up, change_set, require_startable
+from epyc_vllm_agent.apply.bring_up import (
+    BroughtUp,
+    Fetching,
+    bring_up,
+    change_set,
+    require_startable,
+)
 from epyc_vllm_agent.apply.take_down import take_down
 from epyc_vllm_agent.cli.context import Context, json_option, pass_context, say
-from epyc_vllm_agent.cli.progress import Download, Starting
+from epyc_vllm_agent.cli.host import host_option, looking
+from epyc_vllm_agent.cli.progress import Download, ImageFetch, Starting
 from epyc_vllm_agent.config import settings
 from epyc_vllm_agent.config.request import Wanted, wanted
+from epyc_vllm_agent.data import read_data
+from epyc_vllm_agent.doors import environment
 from epyc_vllm_agent.errors import ActionFailed, Refused
+from epyc_vllm_agent.paths import Paths
 from epyc_vllm_agent.pipeline import Resolved, Survey
 from epyc_vllm_agent.plan.values import EndpointPlan
+from epyc_vllm_agent.recipe import Recipe
 from epyc_vllm_agent.report import handover, plain, text
 from epyc_vllm_agent.units.render import render
+from epyc_vllm_agent.watch import placement
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -32,9 +44,13 @@ def endpoint_options(command: F) -> F:
         click.option("--served-model-name", help="The name that clients send."),
         click.option("--runtime", type=click.Choice(settings.RUNTIMES)),
         click.option("--environment", help="Python environment that has vLLM."),
+        click.option("--image", help="Container image with vLLM: registry/name:tag."),
+        click.option("--model-dir", help="Directory with the model's files, used in place."),
+        click.option("--throughput/--no-throughput", default=None, help="All speed switches."),
         click.option("--sockets", help='"all", "auto" or socket numbers: 0,1.'),
         click.option("--socket", type=int, help="One socket; the same as --sockets N."),
         click.option("--cores", type=int, help="Physical cores for each instance."),
+        click.option("--placement", type=click.Choice(settings.PLACEMENTS)),
         click.option("--kv-gib", type=int, help="KV cache in GiB per rank."),
         click.option("--port", type=int, help="Port of the first instance."),
         click.option("--address", help="Address to listen on; 127.0.0.1 by itself."),
@@ -54,43 +70,71 @@ def endpoint_options(command: F) -> F:
 
 @click.command()
 @endpoint_options
+@host_option
 @json_option
 @pass_context
-def plan(context: Context, /, what: str | None, as_json: bool, **flags: Any) -> None:
+def plan(
+    context: Context, /, what: str | None, box: str | None, as_json: bool, **flags: Any
+) -> None:
     """Show what enable would do with MODEL; changes nothing."""
-    survey, asked, resolved = _resolve(context, what, flags)
-    made = pipeline.make_plan(survey, resolved)
+    present = _looked_for(flags["environment"]) if box else ()
+    with looking(context, box, present=present) as paths:
+        survey, asked, resolved = _resolve(paths, what, flags, far=box)
+        made = pipeline.make_plan(survey, resolved)
+        changes = change_set(paths, made, asked)
     units = render(made)
     if as_json:
         click.echo(plain.dump(plain.plan(made, units)))
     else:
         files = [f"--- {unit.path}\n{unit.text}" for unit in units]
-        changes = change_set(context.paths, made, asked)
         state = "no changes" if not changes.files else "would be written by enable"
         click.echo("\n".join([text.summary(made), f"units    {state}", "", *files]).rstrip())
     require_startable(made)
 
 
+def _looked_for(path: str | None) -> tuple[str, ...]:
+    recipe = Recipe.from_json(read_data("epyc.json")).environment
+    return environment.looked_for(path or recipe.default_path, recipe.preload)
+
+
 @click.command()
 @endpoint_options
+@click.option("--image-archive", help="File of `podman save` or `docker save` with the image.")
 @click.option("--yes", is_flag=True, help="Launch without asking; accepts no gate.")
 @json_option
 @pass_context
-def enable(context: Context, /, what: str | None, yes: bool, as_json: bool, **flags: Any) -> None:
+def enable(
+    context: Context,
+    /,
+    what: str | None,
+    image_archive: str | None,
+    yes: bool,
+    as_json: bool,
+    **flags: Any,
+) -> None:
     """Bring MODEL up as a service on every socket and prove that it answers.
 
     MODEL is a hub id, a directory, or the name of an endpoint's file; without it, the recipe's
     default model.
     """
     systemd = context.changing_systemd()
-    survey, asked, resolved = _resolve(context, what, flags)
+    archive = str(Path(image_archive).resolve()) if image_archive else None
+    survey, asked, resolved = _resolve(context.paths, what, flags, new_image=archive is not None)
     made = pipeline.make_plan(survey, resolved)
     say(text.summary(made))
     require_startable(made)
     if not _is_up(context, made, asked):
         _confirm(yes)
-    with Download(resolved.model.id) as download, Starting() as starting:
-        done = bring_up(context.paths, asked, resolved, systemd, download.update, starting.update)
+    image = made.launch.container.image if made.launch.container else ""
+    with (
+        Download(resolved.model.id) as download,
+        ImageFetch(image) as fetch,
+        Starting() as starting,
+    ):
+        fetching = Fetching(download.update, fetch.tell, archive)
+        done = bring_up(context.paths, asked, resolved, systemd, fetching, starting.update)
+    for warning in placement.differences(done.plan, systemd):
+        say(f"warning  {warning}")
     _require_verified(done)
     if done.converged.is_nothing:
         say(f"no changes: endpoint {done.plan.name} is up as planned")
@@ -116,15 +160,33 @@ def disable(context: Context, name: str, purge: bool, as_json: bool) -> None:
 
 
 def _resolve(
-    context: Context, what: str | None, flags: dict[str, Any]
+    paths: Paths,
+    what: str | None,
+    flags: dict[str, Any],
+    far: str | None = None,
+    new_image: bool = False,
 ) -> tuple[Survey, Wanted, Resolved]:
-    survey = pipeline.survey(context.paths)
+    survey = pipeline.survey(paths, far)
     name = flags.pop("name")
-    model = what or survey.recipe.default_model
+    model = _what(paths, what, name) or survey.recipe.default_model
     if model.startswith("."):  # a directory, as the shell's user names it
         model = str(Path(model).resolve())
-    asked = wanted(context.paths, survey.config, model, name, _keys(flags))
-    return survey, asked, pipeline.resolve(survey, asked.config)
+    if (flags["model_dir"] or "").startswith("."):
+        flags["model_dir"] = str(Path(flags["model_dir"]).resolve())
+    asked = wanted(paths, survey.config, model, None if model == name else name, _keys(flags))
+    new_revision = flags["revision"] is not None
+    return survey, asked, pipeline.resolve(survey, asked.config, new_image, new_revision)
+
+
+def _what(paths: Paths, what: str | None, name: str | None) -> str | None:
+    """The model or endpoint that is meant; None for the default model.
+
+    An empty argument is a variable that was not set, and --name alone means an endpoint by name.
+    """
+    if what == "":
+        raise click.UsageError("MODEL is empty; leave it out for the default model")
+    known = what is None and name and (paths.endpoints / f"{name}.toml").is_file()
+    return name if known else what
 
 
 def _keys(flags: dict[str, Any]) -> dict[str, Any]:

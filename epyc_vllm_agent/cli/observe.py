@@ -2,9 +2,9 @@
 
 import click
 
-from epyc_vllm_agent import pipeline
-from epyc_vllm_agent.cli.context import Context, json_option, pass_context
-from epyc_vllm_agent.errors import ActionFailed, ConfigError
+from epyc_vllm_agent.changes import installed
+from epyc_vllm_agent.cli.context import Context, json_option, pass_context, say
+from epyc_vllm_agent.errors import ActionFailed, AgentError, ConfigError
 from epyc_vllm_agent.plan.values import EndpointPlan
 from epyc_vllm_agent.report import handover, plain, state
 from epyc_vllm_agent.watch.readiness import verify_all
@@ -17,7 +17,16 @@ from epyc_vllm_agent.watch.readiness import verify_all
 def status(context: Context, names: tuple[str, ...], as_json: bool) -> None:
     """List endpoints and instances: unit, health, port, socket and since when."""
     systemd = context.systemd()
-    found = [state.observe(plan, systemd) for plan in _plans(context, names)]
+    found = [
+        state.observe(plan, systemd)
+        if isinstance(plan, EndpointPlan)
+        else state.unknown(name, plan.message, systemd)
+        for name in names or installed.names(context.paths)
+        for plan in [_plan(context, name)]
+    ]
+    missing = [item.problem for item in found if item.name not in installed.names(context.paths)]
+    if missing:
+        raise ConfigError("no-such-endpoint", "; ".join(map(str, missing)))
     if as_json:
         click.echo(plain.dump({"endpoints": [plain.value(item) for item in found]}))
     else:
@@ -67,13 +76,33 @@ def show(context: Context, names: tuple[str, ...], as_json: bool) -> None:
 
 
 def _plans(context: Context, names: tuple[str, ...]) -> tuple[EndpointPlan, ...]:
-    plans = pipeline.plans_of(context.paths, names)
-    missing = sorted(set(names) - {plan.name for plan in plans})
-    if missing:
-        known = ", ".join(plan.name for plan in pipeline.plans_of(context.paths, ())) or "none"
-        raise ConfigError(
+    """The plans of `names`, or all that can be read: a broken one must not hide the others."""
+    plans = []
+    for name in names or installed.names(context.paths):
+        found = _plan(context, name)
+        if isinstance(found, EndpointPlan):
+            plans.append(found)
+        elif names:
+            raise found
+        else:
+            say(f"epyc-vllm: {found.message}")
+    return tuple(plans)
+
+
+def _plan(context: Context, name: str) -> EndpointPlan | AgentError:
+    known = installed.names(context.paths)
+    if name not in known:
+        return ConfigError(
             "no-such-endpoint",
-            "there is no endpoint " + ", ".join(missing),
-            f"endpoints here: {known}",
+            f"there is no endpoint {name}",
+            f"endpoints here: {', '.join(known) or 'none'}",
         )
-    return plans
+    try:
+        plan = installed.stored_plan(context.paths, name)
+    except ActionFailed as error:
+        return error
+    return plan or ActionFailed(
+        "not-enabled",
+        f"endpoint {name} has a file or units but no stored plan",
+        f"`epyc-vllm enable {name}` makes it, `epyc-vllm disable {name}` clears it away",
+    )

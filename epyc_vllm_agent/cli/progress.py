@@ -9,6 +9,7 @@ import click
 
 from epyc_vllm_agent.doors.systemd import UnitState
 
+_WIDTH = 200  # of a line that another program wrote
 _PLAIN_SECONDS = 15.0  # between lines where there is no terminal
 
 
@@ -53,6 +54,17 @@ class Download(_Line):
         share = 100 * done_bytes // total_bytes if total_bytes else 100
         line = f"fetching {self._model}: {share} % of {total_bytes / 1e6:.0f} MB"
         self.show(line, now=done_bytes >= total_bytes)
+
+
+class ImageFetch(_Line):
+    """What a container runtime says while it fetches or loads an image."""
+
+    def __init__(self, image: str) -> None:
+        super().__init__()
+        self._image = image
+
+    def tell(self, line: str) -> None:
+        self.show(f"fetching {self._image}: {line}"[:_WIDTH])
 
 
 class Starting(_Line):

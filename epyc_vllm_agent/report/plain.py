@@ -1,20 +1,15 @@
 """Results as JSON values with a schema version; the names others rely on are fixed here."""
 
-import json
-from collections.abc import Mapping
 from typing import Any
 
 from epyc_vllm_agent import cpulist
 from epyc_vllm_agent.codec import to_plain
 from epyc_vllm_agent.plan.values import EndpointPlan, Instance
+from epyc_vllm_agent.report.answer import SCHEMA, dump
 from epyc_vllm_agent.units.names import UnitFile
 from epyc_vllm_agent.watch.readiness import Verified
 
-SCHEMA = 1
-
-
-def dump(values: Mapping[str, Any]) -> str:
-    return json.dumps({"schema": SCHEMA, **values}, indent=2, ensure_ascii=False)
+__all__ = ["SCHEMA", "dump", "plan", "value", "verified"]
 
 
 def plan(value: EndpointPlan, units: tuple[UnitFile, ...]) -> dict[str, Any]:
@@ -25,6 +20,7 @@ def plan(value: EndpointPlan, units: tuple[UnitFile, ...]) -> dict[str, Any]:
         "runtime": value.runtime,
         "stack": value.stack.name,
         "versions": {k: v for k, v in to_plain(value.stack).items() if k != "name"},
+        "prediction": to_plain(value.prediction),
         "precision": value.config.dtype,
         "max_model_len": value.config.max_model_len,
         "num_prompts": value.config.num_prompts,

@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from epyc_vllm_agent.doors import probe
-from epyc_vllm_agent.doors.systemd import Systemd
+from epyc_vllm_agent.doors.systemd import Systemd, UnitState
 from epyc_vllm_agent.plan.values import EndpointPlan, Instance
 from epyc_vllm_agent.report.text import grid, when
-from epyc_vllm_agent.units.names import service_name, target_name
+from epyc_vllm_agent.units.names import ALL_TARGET, service_name, target_name
+from epyc_vllm_agent.watch import placement
 from epyc_vllm_agent.watch.readiness import Verified, url_of
 
 _HEALTH_SECONDS = 3.0
@@ -25,6 +26,7 @@ class InstanceState:
     port: int
     socket: int
     since: float | None
+    placement: str | None = None  # how it differs from the plan; None: as planned
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,17 @@ class EndpointState:
     target: str
     at_boot: bool
     instances: tuple[InstanceState, ...]
+    problem: str | None = None  # why nothing more is known of it
+
+
+def unknown(name: str, problem: str, systemd: Systemd) -> EndpointState:
+    """An endpoint of which something is installed, but no plan that can be read."""
+    target = systemd.state(target_name(name))
+    return EndpointState(name, "-", target.name, _at_boot(target, systemd), (), problem)
+
+
+def _at_boot(target: UnitState, systemd: Systemd) -> bool:
+    return target.enabled == "enabled" and systemd.state(ALL_TARGET).enabled == "enabled"
 
 
 def observe(plan: EndpointPlan, systemd: Systemd) -> EndpointState:
@@ -42,7 +55,7 @@ def observe(plan: EndpointPlan, systemd: Systemd) -> EndpointState:
         name=plan.name,
         model=plan.model.id,
         target=target.name,
-        at_boot=target.enabled == "enabled",
+        at_boot=_at_boot(target, systemd),
         instances=tuple(_instance(plan, instance, systemd) for instance in plan.instances),
     )
 
@@ -63,6 +76,7 @@ def _instance(plan: EndpointPlan, instance: Instance, systemd: Systemd) -> Insta
         port=instance.port,
         socket=instance.socket,
         since=unit.since,
+        placement=placement.difference(plan, instance, systemd),
     )
 
 
@@ -84,7 +98,19 @@ def text(endpoints: Sequence[EndpointState]) -> str:
         for instance in endpoint.instances
     ]
     header = ("ENDPOINT", "INSTANCE", "STATE", "HEALTH", "PORT", "SOCKET", "BOOT", "SINCE")
-    return grid(header, rows)
+    rows += [
+        (endpoint.name, "-", "unknown", "-", "-", "-", "yes" if endpoint.at_boot else "no", "-")
+        for endpoint in endpoints
+        if endpoint.problem
+    ]
+    problems = [f"problem  {item.name}: {item.problem}" for item in endpoints if item.problem]
+    warnings = [
+        f"warning  {instance.placement}"
+        for endpoint in endpoints
+        for instance in endpoint.instances
+        if instance.placement
+    ]
+    return "\n".join([grid(header, rows), *problems, *warnings])
 
 
 def verified(item: Verified) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from epyc_vllm_agent import cpulist
 from epyc_vllm_agent.facts.model import EndpointKind
-from epyc_vllm_agent.plan.values import EndpointPlan, Gate, Instance, Refusal
+from epyc_vllm_agent.plan.values import EndpointPlan, Gate, Instance, Prediction, Refusal
 from epyc_vllm_agent.sizes import gib
 
 _ROUTES = {
@@ -41,7 +41,8 @@ def summary(plan: EndpointPlan) -> str:
         ("Model / kind", f"{plan.model.id} -- {plan.model.kind}, {_answers(plan)}"),
         ("Revision", plan.model.revision or "a directory, used in place"),
         ("Backend", _backend(plan)),
-        ("Path", f"{plan.runtime}: {plan.launch.environment} under {_pinning(plan)}"),
+        *((("Platform", _platform(plan.prediction)),) if plan.prediction else ()),
+        ("Path", _path(plan)),
         ("Precision", plan.config.dtype),
         ("Context", f"{plan.config.max_model_len} tokens x {plan.config.num_prompts} at once"),
         *((f"Fit {instance.name}", _fit(instance)) for instance in plan.instances),
@@ -71,9 +72,27 @@ def _answers(plan: EndpointPlan) -> str:
 
 def _backend(plan: EndpointPlan) -> str:
     stack = plan.stack
+    if stack.vllm is None:
+        return f"{stack.name}, of a version that the image will tell"
     if stack.name == "zentorch":
         return f"zentorch {stack.zentorch} on vLLM {stack.vllm} ({stack.platform})"
     return f"stock vLLM {stack.vllm} on the CPU, no zentorch: unaccelerated ({stack.platform})"
+
+
+def _platform(prediction: Prediction) -> str:
+    return f"{prediction.platform or prediction.kind} predicted: {prediction.why}"
+
+
+def _path(plan: EndpointPlan) -> str:
+    container, reason = plan.launch.container, plan.launch.reason
+    if container is None:
+        how = f"{plan.launch.environment} under {_pinning(plan)}"
+    else:
+        kind = "quadlet" if container.generator else "a plain service"
+        how = f"{kind} of {container.program} {container.version}, image {container.image}"
+        digest = (container.pinned or "").rpartition("@")[2]
+        how += f" ({digest[:19]})" if container.pinned else " (not here yet)"
+    return f"{plan.runtime}: {how}" + (f"; {reason}" if reason else "")
 
 
 def _pinning(plan: EndpointPlan) -> str:
@@ -86,9 +105,10 @@ def _fit(instance: Instance) -> str:
     fit = instance.fit
     verdict = "fits" if fit.fits else "does not fit"
     nodes = cpulist.format(instance.nodes)
+    tokens = f" for {fit.kv_capacity_tokens} tokens" if fit.kv_capacity_tokens else ""
     return (
         f"{verdict}: {gib(fit.required_bytes)} of {gib(fit.available_bytes)} on node {nodes} "
-        f"(weights {gib(fit.weight_bytes)}, KV {instance.kv_gib_per_rank} GiB per rank)"
+        f"(weights {gib(fit.weight_bytes)}, KV {instance.kv_gib_per_rank} GiB per rank{tokens})"
     )
 
 

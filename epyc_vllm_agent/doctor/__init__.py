@@ -1,0 +1,1 @@
+"""Judges a host: pure checks over what was seen, one subject a module; `look` sees."""
