@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from pathlib import Path
 
-from epyc_vllm_agent.doors.systemd import UnitState, Watcher
+from epyc_vllm_agent.doors.systemd import Listed, UnitState, Watcher
 from epyc_vllm_agent.errors import ActionFailed
 from epyc_vllm_agent.paths import Paths
 
@@ -22,7 +23,7 @@ class _Unit:
 
 @dataclass
 class FakeSystemd:
-    """Implements doors.systemd.Systemd.
+    """Implements doors.systemd.Systemd and Watching.
 
     Like the real one it knows a unit's text as of the last reload, starts what a target wants, and
     stops what is part of one. `failing` are services whose start fails, `refusing` methods that
@@ -96,6 +97,24 @@ class FakeSystemd:
         if self._unit(unit).active == "failed":
             self._unit(unit).active = "inactive"
 
+    def list_units(self, pattern: str) -> tuple[Listed, ...]:
+        self._called("list_units", pattern)
+        states = map(self.state, sorted(self._units))
+        return tuple(
+            Listed(state.name, state.active_state, state.sub_state, state.job)
+            for state in states
+            if fnmatch(state.name, pattern)
+        )
+
+    def queue_stop(self, unit: str) -> None:
+        self._called("queue_stop", unit)
+        self.jobs[unit] = "stop"
+
+    def end(self, unit: str, active: str = "failed") -> None:
+        """The unit's processes are gone, and with them any job."""
+        self.jobs.pop(unit, None)
+        self._unit(unit).active = active
+
     def active(self) -> set[str]:
         return {name for name, unit in self._units.items() if unit.active == "active"}
 
@@ -111,7 +130,8 @@ class FakeSystemd:
             raise ActionFailed("systemd-refused", f"systemd did not {method} {unit}", None)
 
     def _file(self, unit: str) -> Path:
-        return self.paths.units / unit
+        quadlet = self.paths.quadlets / f"{unit.removesuffix('.service')}.container"
+        return quadlet if quadlet.is_file() else self.paths.units / unit
 
     def _on_disk(self, unit: str) -> str | None:
         path = self._file(unit)

@@ -15,13 +15,18 @@ from epyc_vllm_agent.facts.model import (
 )
 from epyc_vllm_agent.plan.endpoint import Shipped, plan_endpoint
 from epyc_vllm_agent.plan.gates import GateTexts, stack_name
+from epyc_vllm_agent.plan.placement import Load
 from epyc_vllm_agent.plan.sizing import Figures
+from epyc_vllm_agent.plan.stacks import Stacks
 from epyc_vllm_agent.plan.values import EndpointPlan, Hold, Launch, Stack
+from epyc_vllm_agent.recipe import Recipe
 from epyc_vllm_agent.watch.diagnosis import Signatures
 from tests.hosts import DATA, GENERATIONS
 
 FIGURES = Figures.from_json((DATA / "sizing.json").read_text())
 GATE_TEXTS = GateTexts.from_json((DATA / "gates.json").read_text())
+STACKS = Stacks.from_json((DATA / "stacks.json").read_text())
+RECIPE = Recipe.from_json((DATA / "epyc.json").read_text())
 SIGNATURES = Signatures.from_json((DATA / "failures.json").read_text())
 
 LAUNCH = Launch(
@@ -32,8 +37,14 @@ LAUNCH = Launch(
     user="_epyc-vllm",
     agent="/usr/bin/epyc-vllm",
 )
-ZEN = Stack("zentorch", "0.32.0+cpu", "2.13.0.1", "2.13.0", "vllm.platforms.zen_cpu.ZenCpuPlatform")
-STOCK = Stack("stock", "0.32.0+cpu", None, "2.13.0", "vllm.platforms.cpu.CpuPlatform")
+ZEN = Stack(
+    *("zentorch", "0.32.0+cpu", "2.13.0.1", "2.13.0", "vllm.platforms.zen_cpu.ZenCpuPlatform"),
+    zentorch_importable=True,
+)
+STOCK = Stack(
+    *("stock", "0.32.0+cpu", None, "2.13.0", "vllm.platforms.cpu.CpuPlatform"),
+    zentorch_importable=False,
+)
 
 CHAT = ChatTemplate(TemplateStatus.PRESENT, ("default",), "tokenizer_config.json")
 NO_CHAT = ChatTemplate(TemplateStatus.ABSENT)
@@ -72,6 +83,13 @@ def endpoint(name: str = "qwen3-8b", **keys: Any) -> EndpointConfig:
     return parse_endpoint(name, values, {}, f"{name}.toml")
 
 
+def shipped_for(facts: HostFacts) -> Shipped:
+    routing = GENERATIONS.routing(facts.cpu.generation)
+    return Shipped(
+        FIGURES, GATE_TEXTS, routing, STACKS, RECIPE.precisions, RECIPE.zentorch_precisions
+    )
+
+
 def plan(
     facts: HostFacts,
     config: EndpointConfig | None = None,
@@ -82,6 +100,7 @@ def plan(
     previous: EndpointPlan | None = None,
     holds: Sequence[Hold] = (),
     model_path: str | None = None,
+    load: Load | None = None,
 ) -> EndpointPlan:
     """The plan of Qwen3-8B on `facts`, on the stack that its CPU is for, but for what is given."""
     model = model or model_facts()
@@ -95,5 +114,6 @@ def plan(
         launch,
         previous,
         holds,
-        Shipped(FIGURES, GATE_TEXTS, GENERATIONS.routing(facts.cpu.generation)),
+        shipped_for(facts),
+        load,
     )

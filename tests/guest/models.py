@@ -1,8 +1,8 @@
 """Tiny models in Hugging Face format, written byte by byte; loads none and needs no torch.
 
 A Qwen3 of two layers with random weights and a byte-level BPE tokenizer of syllables: enough for
-the real vLLM, small enough (4 MB) to be made wherever a test runs. The same seed gives the same
-bytes.
+the real vLLM, small enough (4 MB) to be made wherever a test runs; beside it one of each make in
+`architectures`. The same seed gives the same bytes.
 """
 
 import json
@@ -14,10 +14,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.guest import cache
+from tests.guest import architectures, cache
+from tests.guest.architectures import MAKES, Make
 
 CHAT = "example/tiny-chat"
 BASE = "example/tiny-base"  # the same without a chat template
+MADE = {name: f"example/tiny-{name}" for name in MAKES}  # of another make each
 MAX_CONTEXT = 4096
 
 TEMPLATE = (
@@ -41,24 +43,38 @@ class Shape:
 
 def folder() -> Path:
     """A folder with one model repository per subfolder, named org__name."""
-    return cache.part("models", [Path(__file__).read_text()], _write_all)
+    sources = [Path(file).read_text() for file in (__file__, architectures.__file__)]
+    return cache.part("models", sources, _write_all)
 
 
 def _write_all(target: Path) -> None:
     for name, template in ((CHAT, TEMPLATE), (BASE, None)):
         write(target / name.replace("/", "__"), template)
+    for make, name in MADE.items():
+        write(target / name.replace("/", "__"), TEMPLATE, make=MAKES[make])
 
 
-def write(target: Path, template: str | None, shape: Shape = Shape(), seed: int = 0) -> None:
-    """Writes a whole model repository; without a template chat requests are refused."""
+def write(
+    target: Path,
+    template: str | None,
+    shape: Shape = Shape(),
+    seed: int = 0,
+    make: Make | None = None,
+) -> None:
+    """Writes a whole model repository; without a template chat requests are refused.
+
+    `make` is another architecture than Qwen3, with a shape of its own.
+    """
     target.mkdir(parents=True)
     vocabulary, merges = syllables()
     rows = math.ceil((len(vocabulary) + len(SPECIAL)) / 64) * 64
-    _json(target / "config.json", _config(shape, rows, vocabulary))
+    config = _config(shape, rows, vocabulary) | (make.whole_config() if make else {})
+    tensors = make.tensors(rows) if make else _tensors(shape, rows)
+    _json(target / "config.json", config)
     _json(target / "generation_config.json", _generation(vocabulary))
     _json(target / "tokenizer.json", _tokenizer(vocabulary, merges))
     _json(target / "tokenizer_config.json", _tokenizer_config(template))
-    _safetensors(target / "model.safetensors", shape, rows, vocabulary, random.Random(seed))  # noqa: S311
+    _safetensors(target / "model.safetensors", tensors, vocabulary, random.Random(seed))  # noqa: S311
 
 
 def _json(file: Path, value: object) -> None:
@@ -107,7 +123,6 @@ def _config(shape: Shape, rows: int, vocabulary: list[str]) -> dict[str, object]
         "tie_word_embeddings": True,
         "torch_dtype": "bfloat16",
         "use_cache": True,
-        "use_sliding_window": False,
         "vocab_size": rows,
     }
 
@@ -198,7 +213,7 @@ def _values(name: str, shape: tuple[int, ...], dice: random.Random) -> Iterator[
     count = math.prod(shape)
     if len(shape) == 1:
         return iter([1.0] * count)
-    scale = 0.3 if name == "model.embed_tokens.weight" else 1 / math.sqrt(shape[1])
+    scale = 0.3 if name == "model.embed_tokens.weight" else 1 / math.sqrt(math.prod(shape[1:]))
     return (dice.gauss(0, scale) for _ in range(count))
 
 
@@ -215,15 +230,18 @@ def _readable(embedding: bytes, width: int, vocabulary: list[str]) -> bytes:
 
 
 def _safetensors(
-    file: Path, shape: Shape, rows: int, vocabulary: list[str], dice: random.Random
+    file: Path,
+    tensors: Iterator[tuple[str, tuple[int, ...]]],
+    vocabulary: list[str],
+    dice: random.Random,
 ) -> None:
     """https://github.com/huggingface/safetensors: header length, JSON header, the tensors."""
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     body = bytearray()
-    for name, dimensions in _tensors(shape, rows):
+    for name, dimensions in tensors:
         content = _bfloat16(_values(name, dimensions, dice))
         if name == "model.embed_tokens.weight":
-            content = _readable(content, shape.hidden, vocabulary)
+            content = _readable(content, dimensions[1], vocabulary)
         header[name] = {
             "dtype": "BF16",
             "shape": dimensions,

@@ -2,11 +2,12 @@
 
 from pathlib import Path
 
-from tests.guest import environment, models, project
+from tests.guest import environment, image, models, project
 from tests.guest.environment import REPOSITORY
 
 MODELS = Path("/srv/models")
 STANDIN = Path("/opt/vllm-standin")  # tests/standin: behaves as vLLM does, in a second
+IMAGES = Path("/srv/images")  # archives of container images with that stand-in
 HUB_SERVER = Path("/opt/hubserver.py")
 
 
@@ -15,6 +16,7 @@ def binds() -> dict[Path, Path]:
     return {
         **environment.binds(),
         models.folder(): MODELS,
+        image.archives(): IMAGES,
         project.wheelhouse(): project.WHEELHOUSE,
         REPOSITORY / "tests/standin": STANDIN,
         REPOSITORY / "tests/hubserver.py": HUB_SERVER,

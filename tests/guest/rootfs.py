@@ -11,9 +11,10 @@ PACKAGES = (
     *("systemd-sysv", "dbus", "kmod", "procps", "iproute2", "curl", "ca-certificates"),
     *("openssh-server", "openssh-client"),
     *("podman", "crun", "conmon", "netavark", "catatonit", "nftables"),
+    *("docker.io", "docker-cli", "iptables"),  # its daemon is masked: tests/system/test_docker.py
     # what packaging/install asks for, so that it needs no network in here
     *("python3-venv", "python3-click", "python3-jinja2", "python3-httpx", "python3-psutil"),
-    *("python3-pydbus", "numactl", "g++", "libtcmalloc-minimal4t64", "libnuma1"),
+    *("python3-pydbus", "numactl", "g++", "libtcmalloc-minimal4t64", "libnuma1", "polkitd"),
 )
 LEFT_OUT = ("/usr/share/man/*", "/usr/share/locale/*", "/usr/share/doc/*")
 
@@ -22,6 +23,7 @@ MASKED = (
     *("systemd-modules-load.service", "dev-hugepages.mount", "fstrim.timer"),
     *("getty.target", "console-getty.service", "ssh.service", "ssh.socket"),
     *("apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer", "e2scrub_all.timer"),
+    *("docker.service", "docker.socket", "containerd.service"),
     *("netavark-dhcp-proxy.socket", "podman-auto-update.timer", "podman.socket"),
 )
 
@@ -47,7 +49,12 @@ Where=/run/cpuset-v1
 Type=cgroup
 Options=cpuset
 """
-CONTAINERS = """\
+# Containers have a /proc of their own: vLLM in them is to see the same machine.
+CONTAINERS = f"""\
+[containers]
+volumes = ["{CPUINFO}:/proc/cpuinfo:ro"]
+"""
+WITH_SHIM = """\
 [engine]
 runtime = "crun-cpuset-shim"
 [engine.runtimes]
@@ -56,7 +63,7 @@ crun-cpuset-shim = ["/usr/local/bin/crun-cpuset-shim"]
 SHIM = Path(__file__).with_name("crun-cpuset-shim")
 
 
-def _mirror() -> tuple[str, ...]:
+def mirror() -> tuple[str, ...]:
     """The Debian mirror that this machine uses; none where it is not Debian: mmdebstrap's own."""
     system = platform.freedesktop_os_release()
     if system.get("ID") != "debian":
@@ -78,7 +85,7 @@ def _bootstrap(target: Path) -> None:
         # a mirror may be a dated snapshot
         '--aptopt=Acquire::Check-Valid-Until "false"',
         *(f"--dpkgopt=path-exclude={pattern}" for pattern in LEFT_OUT),
-        SUITE, target, *_mirror(),
+        SUITE, target, *mirror(),
     )  # fmt: skip
 
 
@@ -101,7 +108,8 @@ def lay_over(target: Path, hostname: str, cpuset_v1: bool) -> None:
         (units / mount).write_text(CPUSET_UNIT)
         (wanted / mount).symlink_to(f"../{mount}")
         _write(target / "usr/local/bin/crun-cpuset-shim", SHIM.read_text(), 0o755)
-        _write(target / "etc/containers/containers.conf", CONTAINERS)
+    containers = CONTAINERS + (WITH_SHIM if cpuset_v1 else "")
+    _write(target / "etc/containers/containers.conf", containers)
     # mmdebstrap copies these from the machine that it runs on.
     _write(target / "etc/hostname", f"{hostname}\n")
     _write(target / "etc/resolv.conf", "")

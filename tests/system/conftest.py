@@ -91,6 +91,10 @@ systemctl stop 'epyc-vllm-*' 2>/dev/null
 for unit in /etc/systemd/system/epyc-vllm-*; do
   [ -e "$unit" ] && rm -rf "$unit"
 done
+for unit in /etc/containers/systemd/*; do
+  [ -e "$unit" ] && rm -rf "$unit"
+done
+podman rm --all --force --time 0 >/dev/null 2>&1
 rm -rf /etc/epyc-vllm/endpoints.d/* /var/lib/epyc-vllm/plans/* /var/lib/epyc-vllm/reports/*
 rm -rf /var/cache/epyc-vllm/*
 systemctl daemon-reload

@@ -151,16 +151,24 @@ def test_disable_leaves_nothing_but_the_weights(host: Guest) -> None:
     left = host.sh("ls /etc/systemd/system /var/cache/epyc-vllm /etc/epyc-vllm/endpoints.d")
     assert "tiny" not in left
     assert "vllm" not in host.sh("ps -eo comm").lower()
-    assert host.sh("ls /dev/shm") == ""
+    assert host.sh("ls /dev/shm | grep -v ^libpod_lock || true") == ""
     assert host.sh("ss -Hltn 'sport = :8000 or sport = :8001'") == ""
 
 
-def test_context_over_the_models_is_named_as_the_cause(host: Guest) -> None:
-    """A server that exits while loading: the cause, the log, the unit failed, no files."""
+def test_a_context_over_the_models_is_refused_before_anything_starts(host: Guest) -> None:
     hub.start(host)
-    done = run(host, "enable", CHAT, "--max-model-len", "99999", "--yes", check=False)
+    done = run(host, "enable", CHAT, "--max-model-len", "4097", "--yes", check=False)
+    assert done.returncode == 3
+    assert f"4097 is more than the 4096 tokens that {CHAT} is made for" in done.stderr
+    assert host.sh("ls /etc/epyc-vllm/endpoints.d") == ""
+
+
+def test_a_server_that_exits_while_loading_is_told_with_its_cause(host: Guest) -> None:
+    """The cause, the log, the unit failed, no files."""
+    done = run(host, "enable", CHAT, "--vllm-arg=--no-such-argument", "--yes", check=False)
     assert done.returncode == 1
-    assert "max_model_len is greater than the model's own context length" in done.stderr
+    assert "vLLM does not know one of its arguments" in done.stderr
+    assert "--no-such-argument" in done.stderr
     assert "last 50 log lines" in done.stderr
     assert unit_state(host, "epyc-vllm-tiny-chat-s0.service") == "failed"
     assert (

@@ -106,7 +106,7 @@ def test_only_files_with_our_mark_are_ours(tmp_path: Path) -> None:
     paths = Paths(tmp_path)
     enabled(paths, planned())
     units = paths.units
-    (units / "epyc-vllm-qwen3-8b-extra.service").write_text("[Service]\n")
+    (units / "epyc-vllm-qwen3-8b-extra.service").write_text("qwen3-8b. Not written by us\n")
     (units / "epyc-vllm-other.service").write_bytes(b"# \xe9crit par nous\n")
     (units / "epyc-vllm-qwen3-8b-s0.service.d").mkdir()
     (units / "epyc-vllm-qwen3-8b-s0.service.d" / "o.conf").write_text("[Service]\n")
@@ -114,6 +114,7 @@ def test_only_files_with_our_mark_are_ours(tmp_path: Path) -> None:
     (units / "copy.service").write_text((units / "epyc-vllm-qwen3-8b-s0.service").read_text())
     found = installed(paths, "qwen3-8b")
     assert {unit.path for unit in found.units} == {TARGET, FIRST, SECOND}
+    assert names(paths) == ("qwen3-8b",)
 
 
 def test_endpoints_whose_names_begin_alike(tmp_path: Path) -> None:

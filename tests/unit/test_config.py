@@ -232,7 +232,7 @@ def test_variables_that_the_plan_sets_are_reserved(variable: str) -> None:
 
 def test_a_missing_model_is_told() -> None:
     with pytest.raises(ConfigError, match="model is missing"):
-        parse_endpoint("a", {"port": 1}, {}, "a.toml")
+        parse_endpoint("a", {"port": 8000}, {}, "a.toml")
 
 
 @pytest.mark.parametrize("text", ["user = 1\n", "[hub]\nx = 1\n", "hub = 1\n", "x = \n"])

@@ -45,11 +45,11 @@ def enable(
 ) -> Converged:
     changes = to_enable(made, text, render(made), installed(paths, made.name))
     services = [service_name(instance.name) for instance in made.instances]
-    return converge.enable(paths, changes, services, systemd)
+    return converge.enable(paths, changes, services, systemd, log=lambda _: ("a line",))
 
 
 def disable(paths: Paths, systemd: FakeSystemd, name: str = "qwen3-8b") -> None:
-    converge.disable(paths, to_disable(installed(paths, name)), systemd)
+    converge.disable(paths, to_disable(installed(paths, name)), [], systemd)
 
 
 def files(paths: Paths) -> dict[str, str]:
@@ -183,7 +183,7 @@ def test_a_failed_start_of_an_unchanged_endpoint_keeps_its_files(
         enable(paths, systemd, planned())
     assert files(paths) == before
     assert systemd.state(FIRST).active_state == "failed"
-    assert caught.value.message == "endpoint qwen3-8b did not come up"  # no report was left
+    assert "a line" in str(caught.value.details)  # no report was left
     assert "removed" not in str(caught.value.outcome)
 
 

@@ -2,30 +2,38 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from epyc_vllm_agent.config import settings
 from epyc_vllm_agent.data import read_data
+from epyc_vllm_agent.doctor.look import limits_of
 from epyc_vllm_agent.errors import ActionFailed
 from epyc_vllm_agent.facts.catalog import model_notes, parse_registry
 from epyc_vllm_agent.facts.generations import Generations
 from epyc_vllm_agent.plan.gates import GateTexts
 from epyc_vllm_agent.plan.sizing import Figures
+from epyc_vllm_agent.plan.stacks import Stacks
 from epyc_vllm_agent.recipe import Recipe
+from epyc_vllm_agent.units.quadlet import Keys
 from epyc_vllm_agent.watch.diagnosis import Signatures
 from tests.hosts import DATA
 
-READERS = {
+READERS: dict[str, Callable[[str], Any]] = {
+    "detect.schema.json": json.loads,
+    "doctor.json": lambda text: limits_of(text, read_data("quadlet.json")),
+    "doctor.schema.json": json.loads,
     "epyc.json": Recipe.from_json,
     "failures.json": Signatures.from_json,
     "gates.json": GateTexts.from_json,
     "generations.json": Generations.from_json,
     "models.json": lambda _: model_notes(),
+    "quadlet.json": Keys.from_json,
     "registry-vllm-0.32.0.json": parse_registry,
     "sizing.json": Figures.from_json,
+    "stacks.json": Stacks.from_json,
 }
 
 
@@ -93,7 +101,10 @@ def unsourced(value: Any, where: str = "", covered: bool = False) -> Iterator[st
         yield where
 
 
-@pytest.mark.parametrize("name", ["sizing.json", "epyc.json", "failures.json"])
+SOURCED = ["doctor.json", "epyc.json", "failures.json", "sizing.json", "stacks.json"]
+
+
+@pytest.mark.parametrize("name", SOURCED)
 def test_every_figure_has_a_source(name: str) -> None:
     assert list(unsourced(table(name))) == []
 

@@ -40,6 +40,33 @@ LOGS = {
     "out-of-memory": "RuntimeError: [enforce fail at alloc_cpu.cpp:118] err == 0. "
     "DefaultCPUAllocator: can't allocate memory: you tried to allocate 8589934592 bytes.",
     "permission": "PermissionError: [Errno 13] Permission denied: '/srv/model/config.json'",
+    "cpu-attention": "NotImplementedError: Sparse Attention is not supported on CPU.",
+    "compile-cache": "TypeError: DefaultsSource.__init__() takes from 3 to 4 positional arguments "
+    "but 6 were given",
+    "shm-and-ipc": "Error: cannot set shmsize when running in the {host } IPC Namespace",
+    "name-in-use": 'Error: creating container storage: the container name "epyc-vllm-a-s0" is '
+    "already in use by 0123. You have to remove that container to be able to reuse that name: "
+    "that name is already in use",
+    "cpuset-refused": "Error: OCI runtime error: crun: the requested cgroup controller `cpuset` "
+    "is not available",
+    "pinning-refused": "libnuma: Warning: node argument 1 is out of range",
+    "image-missing": "Error: docker.io/vllm/vllm-openai-cpu@sha256:12: image not known",
+    "mount-missing": "Error: statfs /srv/model: no such file or directory",
+    "library-missing": "ImportError: libnuma.so.1: cannot open shared object file: No such file or "
+    "directory",
+    "stack-mismatch": "ImportError: /opt/vllm/lib/python3.11/site-packages/zentorch/_C.so: "
+    "undefined symbol: _ZN3c104cuda9SetDeviceEi",
+    "weights-broken": "safetensors_rust.SafetensorError: Error while deserializing header",
+    "too-many-files": "OSError: [Errno 24] Too many open files",
+    "load-timeout": "TimeoutError: Timed out waiting for engine core processes to start.",
+    "step-timeout": "TimeoutError: RPC call to execute_model timed out.",
+    "shm": "OSError: [Errno 28] No space left on device: '/dev/shm/psm_1'",
+    "worker-crashed": "(EngineCore pid=7) ERROR [multiproc_executor.py:316] Worker proc "
+    "VllmWorker-0 died unexpectedly (exit code: -11), shutting down executor.",
+    "worker-killed": "(EngineCore pid=7) ERROR [multiproc_executor.py:316] Worker proc "
+    "VllmWorker-0 died unexpectedly (exit code: -9), shutting down executor.",
+    "engine-died": "(APIServer pid=3) ERROR [core_client.py:780] vllm.v1.engine.exceptions."
+    "EngineDeadError: EngineCore encountered an issue. See stack trace (above) for the root cause.",
     "illegal-instruction": "!!!!!!! Segfault encountered: SIGILL\nIllegal instruction",
 }
 
@@ -71,7 +98,45 @@ def test_every_known_failure_is_found_among_usual_lines(code: str) -> None:
 
 
 def test_every_signature_has_an_example() -> None:
-    assert {s.code for s in SIGNATURES.signatures} - {"shm"} == set(LOGS)
+    assert {s.code for s in SIGNATURES.signatures} == set(LOGS)
+
+
+@pytest.mark.parametrize(
+    ("code", "line"),
+    [
+        ("gated-model", "Cannot access gated repo for url https://huggingface.co/org/name"),
+        (
+            "architecture",
+            "The checkpoint you are trying to load has model type `new` but Transformers does not "
+            "recognize this architecture.",
+        ),
+        ("argument", "vllm serve: error: unrecognized arguments: --device cpu"),
+        ("freezing", "AssertionError: expected OutputCode, got function"),
+        ("compile-cache", "torch._inductor.BypassFxGraphCache: Failed to pickle cache key"),
+        (
+            "name-in-use",
+            'docker: Error response from daemon: Conflict. The container name "/epyc-vllm-a-s0" is '
+            'already in use by container "0123". You have to remove (or rename) that container.',
+        ),
+        (
+            "cpuset-refused",
+            "crun: writing file `/sys/fs/cgroup/system.slice/x/cpuset.cpus`: Invalid argument",
+        ),
+        (
+            "cpuset-refused",
+            "docker: Error response from daemon: Requested CPUs are not available - requested "
+            "64-95, available: 0-1.",
+        ),
+        ("pinning-refused", "taskset: failed to set pid 0's affinity: Invalid argument"),
+        ("image-missing", "docker: Error response from daemon: No such image: vllm:1."),
+        ("shm", "Worker proc VllmWorker-1 died unexpectedly (exit code: -7), shutting down"),
+        ("illegal-instruction", "Worker proc VllmWorker-0 died unexpectedly (exit code: -4), x"),
+    ],
+)
+def test_other_words_for_it(code: str, line: str) -> None:
+    found = diagnose([*GOOD, line], SIGNATURES)
+    assert found is not None
+    assert found.code == code
 
 
 def test_a_full_dev_shm_is_not_any_full_disk() -> None:

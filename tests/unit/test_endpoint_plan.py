@@ -20,7 +20,7 @@ from epyc_vllm_agent.facts.model import (
 )
 from epyc_vllm_agent.plan.values import EndpointPlan, Hold, holds_of
 from tests.hosts import GIB, HOSTS, HostDescription, Numbering, facts_of
-from tests.plans import LAUNCH, NO_CHAT, STOCK, ZEN, endpoint, kv_layout, model_facts, plan
+from tests.plans import LAUNCH, NO_CHAT, STOCK, endpoint, kv_layout, model_facts, plan
 
 GENOA = HOSTS["genoa-2s-nps1"]
 SMALL = replace(GENOA, cores_per_socket=8, memory_gib=(64,))
@@ -60,6 +60,7 @@ def models() -> st.SearchStrategy[ModelFacts]:
         attention_heads=st.none() | st.sampled_from([8, 12, 14, 32]),
         kv=layouts,
         custom_code=st.booleans(),
+        max_context_tokens=st.none() | st.sampled_from([2048, 40960, 1 << 20]),
     )
 
 
@@ -69,6 +70,8 @@ def wishes() -> st.SearchStrategy[dict[str, Any]]:
         optional={
             "sockets": st.sampled_from(["all", "auto", [0], [1], [0, 1], [3]]),
             "cores": st.integers(1, 9),
+            "dtype": st.sampled_from(["bfloat16", "float16", "float32"]),
+            "placement": st.sampled_from(["auto", "socket", "node"]),
             "kv_gib": st.integers(1, 40),
             "port": st.sampled_from([8000, 8001, 65535]),
             "max_model_len": st.integers(1, 200_000),
@@ -162,9 +165,14 @@ def test_more_context_or_more_at_once_never_needs_less(
     few = endpoint(**keys)
     step = more * 50 if key == "max_model_len" else more % 60 + 1
     many = endpoint(**(keys | {key: getattr(few, key) + step}))
-    for one, other in zip(
-        plan(facts, few, model).instances, plan(facts, many, model).instances, strict=True
-    ):
+    first, second = plan(facts, few, model), plan(facts, many, model)
+    # Nodes are left out where they have no room, of which more context leaves no more.
+    assert bool(second.instances) is bool(first.instances)
+    for other in second.instances:
+        one = first.instance(other.name)
+        if one is None:
+            assert not other.fit.fits
+            continue
         assert other.fit.required_bytes >= one.fit.required_bytes
         assert (other.fit.kv_request_bytes or 0) >= (one.fit.kv_request_bytes or 0)
         assert one.fit.fits or not other.fit.fits
@@ -175,20 +183,26 @@ def test_the_suggested_context_fits_and_the_next_does_not(
     facts: HostFacts, keys: dict[str, Any], model: ModelFacts, context: int
 ) -> None:
     keys = keys | {"max_model_len": context, "sockets": "auto"}
+    limit = min(context, model.max_context_tokens or context)
     for instance in plan(facts, endpoint(**keys), model).instances:
         suggested = instance.fit.suggested_max_model_len
         assert not (instance.fit.fits and suggested)
         if suggested is None:
             continue
         assert suggested % 256 == 0
-        assert suggested <= context
-        (same,) = plan(facts, endpoint(**(keys | {"max_model_len": suggested})), model).instances
-        assert same.fit.fits
-        if suggested + 256 <= context:
-            (next_one,) = plan(
-                facts, endpoint(**(keys | {"max_model_len": suggested + 256})), model
-            ).instances
-            assert not next_one.fit.fits
+        assert suggested <= limit
+        same = plan(facts, endpoint(**(keys | {"max_model_len": suggested})), model)
+        assert fits(same, instance.name)
+        assert "context-too-long" not in [refusal.code for refusal in same.refusals]
+        if suggested + 256 <= limit:
+            longer = plan(facts, endpoint(**(keys | {"max_model_len": suggested + 256})), model)
+            assert not fits(longer, instance.name)
+
+
+def fits(made: EndpointPlan, name: str) -> bool:
+    """Whether it has the instance and room for it; nodes without room may be left out."""
+    instance = made.instance(name)
+    return instance is not None and instance.fit.fits
 
 
 @given(HOSTS_OF, wishes(), models())
@@ -201,6 +215,27 @@ def test_planning_again_changes_nothing(
     running = frozenset(instance.port for instance in first.instances)
     again = plan(replace(facts, listening_ports=running), endpoint(**keys), model, previous=first)
     assert again == first
+
+
+def test_an_instance_on_each_node_that_has_room_for_one() -> None:
+    facts = facts_of(replace(SMALL, nps=4, memory_gib=(20, 20, 20, 8, 20, 20, 20, 20)))
+    model = model_facts(attention_heads=13, weight_bytes=8 * GIB, vocab_size=None)
+    made = plan(facts, endpoint(), model)
+    assert [instance.name for instance in made.instances] == [
+        f"qwen3-8b-s{node // 4}n{node}" for node in (0, 1, 2, 4, 5, 6, 7)
+    ]
+    assert (made.refusals, [len(instance.ranks) for instance in made.instances]) == ((), [1] * 7)
+    (warning,) = made.warnings
+    assert warning.startswith("no instance qwen3-8b-s0n3: Qwen/Qwen3-8B needs ")
+    asked = plan(facts, endpoint(placement="node"), model)
+    assert [refusal.code for refusal in asked.refusals] == ["does-not-fit"]
+    assert len(asked.instances) == 8
+
+
+def test_a_model_too_big_for_any_node_is_refused_on_each() -> None:
+    facts = facts_of(replace(SMALL, nps=4, memory_gib=(8,)))
+    made = plan(facts, endpoint(), model_facts(attention_heads=13, weight_bytes=8 * GIB))
+    assert [refusal.code for refusal in made.refusals] == ["does-not-fit"] * 8
 
 
 def test_two_sockets_on_one_node_share_its_memory() -> None:
@@ -281,7 +316,7 @@ def test_the_time_to_start(config: EndpointConfig, seconds: int) -> None:
 
 
 def test_a_stack_that_is_not_there_refuses() -> None:
-    made = plan(facts_of(GENOA), stack=replace(ZEN, platform=STOCK.platform))
+    made = plan(facts_of(GENOA), stack=replace(STOCK, name="zentorch"))
     assert [refusal.code for refusal in made.refusals] == ["zentorch-not-active"]
     assert made.instances
 

@@ -8,16 +8,40 @@ import pytest
 
 from epyc_vllm_agent.config import settings
 from epyc_vllm_agent.facts.generations import Routing
-from epyc_vllm_agent.plan.gates import GateTexts, gates, stack_name, stack_refusal
-from epyc_vllm_agent.plan.values import Stack
+from epyc_vllm_agent.facts.host import Cpu
+from epyc_vllm_agent.plan.gates import (
+    GateTexts,
+    gates,
+    precision_refusal,
+    served_name,
+    stack_name,
+    stack_refusals,
+)
+from epyc_vllm_agent.plan.platform import predict
+from epyc_vllm_agent.plan.values import Refusal, Stack
 from tests.hosts import DATA, GENERATIONS, HOSTS, facts_of
-from tests.plans import GATE_TEXTS, STOCK, ZEN, endpoint
+from tests.plans import GATE_TEXTS, RECIPE, STACKS, STOCK, ZEN, endpoint
+
+RULES = STACKS.platforms
 
 
-def names(host: str, custom_code: bool = False, **keys: Any) -> list[str]:
-    cpu = facts_of(HOSTS[host]).cpu
+def cpu_of(host: str) -> Cpu:
+    return facts_of(HOSTS[host]).cpu
+
+
+def names(
+    host: str, custom_code: bool = False, stack: Stack | None = None, **keys: Any
+) -> list[str]:
+    cpu = cpu_of(host)
     routing = GENERATIONS.routing(cpu.generation)
-    return [g.name for g in gates(endpoint(**keys), cpu, routing, custom_code, GATE_TEXTS)]
+    stack = stack or (ZEN if stack_name(cpu) == "zentorch" else STOCK)
+    found = gates(endpoint(**keys), cpu, routing, stack, STACKS, custom_code, GATE_TEXTS)
+    return [gate.name for gate in found]
+
+
+def refusals(stack: Stack, host: str) -> list[Refusal]:
+    cpu = cpu_of(host)
+    return list(stack_refusals(stack, cpu, predict(cpu, stack, RULES), RULES))
 
 
 @pytest.mark.parametrize(
@@ -27,7 +51,7 @@ def names(host: str, custom_code: bool = False, **keys: Any) -> list[str]:
         ("turin-1s", [], "zentorch"),
         ("turin-dense-2s", [], "zentorch"),
         ("genoa-guest", [], "zentorch"),
-        ("venice-1s", [], "zentorch"),
+        ("venice-1s", ["unvalidated-stack"], "zentorch"),
         ("genoa-guest-masked", ["stock-cpu"], "stock"),
         ("milan-1s", ["stock-cpu"], "stock"),
         ("rome-2s-nps1", ["stock-cpu"], "stock"),
@@ -49,8 +73,9 @@ def test_gates_and_stacks_of_cpus(host: str, expected: list[str], stack: str) ->
 
 
 def test_an_epyc_of_an_unknown_generation_is_not_validated() -> None:
-    cpu = replace(facts_of(HOSTS["genoa-1s"]).cpu, generation=None)
-    found = gates(endpoint(), cpu, GENERATIONS.routing(None), False, GATE_TEXTS)
+    cpu = replace(cpu_of("genoa-1s"), generation=None)
+    routing = GENERATIONS.routing(None)
+    found = gates(endpoint(), cpu, routing, ZEN, STACKS, False, GATE_TEXTS)
     assert [gate.name for gate in found] == ["unvalidated-cpu"]
 
 
@@ -82,36 +107,107 @@ def test_every_gate_that_applies_is_listed() -> None:
 
 @pytest.mark.parametrize("accepted", [[], ["open-address"], list(settings.GATES)])
 def test_a_gate_is_accepted_by_its_own_name_only(accepted: list[str]) -> None:
-    cpu = facts_of(HOSTS["milan-1s"]).cpu
-    found = gates(endpoint(accept=accepted, address="::"), cpu, Routing.STOCK, True, GATE_TEXTS)
+    config = endpoint(accept=accepted, address="::")
+    cpu = cpu_of("milan-1s")
+    found = gates(config, cpu, Routing.STOCK, STOCK, STACKS, True, GATE_TEXTS)
     assert {gate.name for gate in found if gate.accepted} == {
         gate.name for gate in found if gate.name in accepted
     }
     assert all(gate.text for gate in found)
 
 
+PINNED = replace(ZEN, vllm="0.25.1", zentorch="2.11.0.3", plugins=("zentorch",))
+
+
 @pytest.mark.parametrize(
-    ("stack", "code"),
+    ("host", "stack", "expected"),
     [
-        (ZEN, None),
-        (STOCK, None),
-        (replace(ZEN, platform="zentorch.vllm.platform.ZenCPUPlatform"), None),
-        (replace(ZEN, platform=STOCK.platform), "zentorch-not-active"),
-        (replace(ZEN, platform=None), "zentorch-not-active"),
-        (replace(STOCK, vllm=None, platform=None), "no-vllm"),
-        (replace(ZEN, vllm=None), "no-vllm"),
+        ("genoa-1s", ZEN, []),
+        ("genoa-1s", PINNED, []),
+        ("genoa-1s", replace(ZEN, vllm="0.32.0"), []),
+        ("genoa-1s", replace(ZEN, vllm="0.31.0+cpu"), ["unvalidated-stack"]),
+        ("genoa-1s", replace(ZEN, zentorch="2.13.0.2"), ["unvalidated-stack"]),
+        ("genoa-1s", replace(PINNED, zentorch="2.13.0.1"), ["unvalidated-stack"]),
+        ("venice-1s", PINNED, []),
+        ("venice-1s", replace(PINNED, zentorch="2.11.0.4"), []),
+        ("bergamo-2s", PINNED, ["unvalidated-cpu"]),
+        ("bergamo-2s", replace(ZEN, vllm="0.31.0"), ["unvalidated-cpu", "unvalidated-stack"]),
+        ("genoa-1s", replace(ZEN, vllm=None), []),
+        ("milan-1s", replace(STOCK, vllm="0.99.0+cpu"), ["stock-cpu"]),
     ],
 )
-def test_a_stack_that_is_not_what_it_is_called_is_refused(stack: Stack, code: str | None) -> None:
-    refusal = stack_refusal(stack)
-    assert (refusal.code if refusal else None) == code
+def test_gates_of_stacks(host: str, stack: Stack, expected: list[str]) -> None:
+    assert names(host, stack=stack) == expected
+
+
+OUT_OF_TREE = replace(ZEN, platform="zentorch.vllm.platform.ZenCPUPlatform", plugins=("zentorch",))
+
+
+@pytest.mark.parametrize(
+    ("stack", "host", "codes"),
+    [
+        (ZEN, "genoa-1s", []),
+        (OUT_OF_TREE, "genoa-1s", []),
+        (STOCK, "milan-1s", []),
+        (replace(ZEN, platform=STOCK.platform), "genoa-1s",
+         ["platform-mismatch", "zentorch-not-active"]),
+        (replace(ZEN, platform=None), "genoa-1s", ["platform-mismatch", "zentorch-not-active"]),
+        (replace(STOCK, name="zentorch"), "genoa-1s", ["zentorch-not-active"]),
+        (replace(ZEN, name="stock"), "milan-1s", ["platform-mismatch", "stock-not-active"]),
+        (replace(STOCK, vllm="0.32.0", platform="vllm.platforms.cuda.CudaPlatform"), "milan-1s",
+         ["platform-mismatch", "stock-not-active"]),
+        (replace(STOCK, vllm=None, platform=None), "milan-1s", ["no-vllm"]),
+        (replace(ZEN, vllm=None), "genoa-1s", ["no-vllm"]),
+    ],
+)  # fmt: skip
+def test_a_stack_that_is_not_what_it_is_called_is_refused(
+    stack: Stack, host: str, codes: list[str]
+) -> None:
+    assert [refusal.code for refusal in refusals(stack, host)] == codes
 
 
 def test_no_gate_opens_an_inactive_zentorch() -> None:
-    refusal = stack_refusal(replace(ZEN, zentorch=None, platform=STOCK.platform))
-    assert refusal is not None
+    broken = replace(
+        STOCK,
+        name="zentorch",
+        zentorch="2.11.0.3",
+        zentorch_error="OSError: undefined symbol: _ZN3c10",
+    )
+    (refusal,) = refusals(broken, "genoa-1s")
     assert "zentorch is not active: vLLM 0.32.0+cpu chose vllm.platforms.cpu" in refusal.message
+    assert "undefined symbol" in refusal.hint
     assert "--accept" not in refusal.hint
+
+
+@pytest.mark.parametrize(
+    ("host", "stack", "name"),
+    [
+        ("genoa-1s", STOCK, "zentorch"),  # which is then refused
+        ("milan-1s", ZEN, "stock"),
+        ("ryzen-1s", ZEN, "zentorch"),
+        ("ryzen-1s", STOCK, "stock"),
+        ("xeon-2s", STOCK, "stock"),
+    ],
+)
+def test_what_a_stack_is_called(host: str, stack: Stack, name: str) -> None:
+    assert served_name(cpu_of(host), stack, RULES) == name
+
+
+@pytest.mark.parametrize(
+    ("stack", "dtype", "fine"),
+    [
+        (ZEN, "bfloat16", True),
+        (ZEN, "float32", True),
+        (ZEN, "float16", False),
+        (STOCK, "float16", True),
+        (STOCK, "bfloat16", True),
+    ],
+)
+def test_precisions(stack: Stack, dtype: str, fine: bool) -> None:
+    found = precision_refusal(dtype, stack, RECIPE.precisions, RECIPE.zentorch_precisions)
+    assert (found is None) == fine
+    if found:
+        assert found.message == "zentorch cannot serve float16: it has bfloat16, float32"
 
 
 def test_texts_are_those_of_the_data_file() -> None:

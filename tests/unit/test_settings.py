@@ -3,14 +3,16 @@
 import re
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
 
 from epyc_vllm_agent.cli import endpoint as commands
 from epyc_vllm_agent.config import settings
-from epyc_vllm_agent.config.config import Config, EndpointConfig, load
+from epyc_vllm_agent.config.config import Config, EndpointConfig, Watch, load
 from epyc_vllm_agent.config.settings import Setting
+from epyc_vllm_agent.errors import ConfigError
 from epyc_vllm_agent.paths import Paths
 from tests.hosts import DATA
 
@@ -25,7 +27,9 @@ def test_every_key_is_a_field_and_the_other_way_round() -> None:
     assert len(keys) == len(set(keys))
 
 
-@pytest.mark.parametrize("setting", [*settings.ENDPOINT, *settings.HUB, *settings.HOST])
+@pytest.mark.parametrize(
+    "setting", [*settings.ENDPOINT, *settings.HUB, *settings.HOST, *settings.WATCH]
+)
 def test_every_key_is_explained_and_its_default_is_allowed(setting: Setting) -> None:
     assert len(setting.help) > 10
     default = setting.default
@@ -42,7 +46,7 @@ def test_every_key_has_a_flag(command: click.Command) -> None:
     flags = {parameter.name for parameter in command.params}
     keys = {setting.key for setting in settings.ENDPOINT}
     assert keys - flags == WITHOUT_FLAG
-    own = {"what", "name", "socket", "as_json", "yes"}
+    own = {"what", "name", "socket", "as_json", "yes", "image_archive", "box"}
     assert flags - keys <= own
 
 
@@ -64,7 +68,33 @@ def test_the_shipped_file_documents_every_key() -> None:
         "": {setting.key for setting in settings.HOST},
         "hub": {setting.key for setting in settings.HUB},
         "defaults": {setting.key for setting in settings.ENDPOINT if setting.host_wide},
+        "watch": {setting.key for setting in settings.WATCH},
     }
+
+
+def test_the_watchdogs_defaults_are_the_tables() -> None:
+    assert [field.name for field in fields(Watch)] == [setting.key for setting in settings.WATCH]
+    defaults: dict[str, Any] = {setting.key: setting.default for setting in settings.WATCH}
+    assert Watch() == Watch(**defaults)
+
+
+@pytest.mark.parametrize(
+    ("lines", "fault"),
+    [
+        ("sick_seconds = 14", "three intervals"),
+        ("hung_seconds = 60", "more than canary_seconds"),
+        ("prefill_seconds = 100", "not be less than hung_seconds"),
+        ('on_failure = ["mail"]', "absolute path"),
+        ('on_failure = "/bin/true"', "list of texts"),
+        ("canary = 1", "unknown key 'canary'"),
+    ],
+)
+def test_watch_settings_that_do_not_go_together(tmp_path: Path, lines: str, fault: str) -> None:
+    paths = Paths(tmp_path)
+    paths.config_file.parent.mkdir(parents=True)
+    paths.config_file.write_text(f"[watch]\n{lines}\n")
+    with pytest.raises(ConfigError, match=fault):
+        load(paths)
 
 
 def test_the_shipped_file_says_nothing_by_itself(tmp_path: Path) -> None:

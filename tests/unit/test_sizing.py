@@ -38,11 +38,11 @@ def room(facts: HostFacts, node: int = 0) -> int:
 def test_the_balance_of_one_rank() -> None:
     found = sized()
     fit = found.fit
-    weights, head = 16_381_470_720, 151936 * 4096 * 2
+    weights, tables = 16_381_470_720, 151936 * 4096 * 4
     assert found.refusal is None
     assert found.kv_gib_per_rank == int(384 * 0.4)  # the recipe's share
     assert fit.weight_bytes == weights
-    assert fit.runtime_bytes == 1_610_612_736 + head + int(weights * 0.1)
+    assert fit.runtime_bytes == (1 << 30) + (768 << 20) + tables + int(weights * 0.2)
     assert fit.required_bytes == weights + fit.runtime_bytes + found.kv_gib_per_rank * GIB
     assert fit.available_bytes == room(facts_of(GENOA))
     assert (fit.kv_bytes_per_token, fit.kv_request_bytes) == (36 * 4096, 36 * 4096 * 4096)
@@ -54,7 +54,7 @@ def test_the_balance_of_one_rank() -> None:
     [
         (384, None, 153),  # 40 %
         (64, None, 25),  # 40 % is less than all but 16 GiB
-        (32, None, 10),  # small: half is wished, what weights and runtime leave is given
+        (32, None, 7),  # small: half is wished, what weights and runtime leave is given
         (128, 4, 16),  # a quarter of the node's cores: half of a quarter of it
     ],
 )
@@ -74,6 +74,46 @@ def test_ranks_share_weights_and_have_a_cache_each() -> None:
     )
     assert four.fit.kv_request_bytes == one.fit.kv_request_bytes  # 8 heads, 2 on each
     assert four.fit.available_bytes == 4 * room(facts_of(HOSTS["genoa-2s-nps4"]))
+
+
+def test_the_server_is_there_once_and_each_rank_has_a_worker() -> None:
+    figures = FIGURES.runtime
+    model = model_facts(weight_bytes=0)
+    one = sized(HOSTS["genoa-2s-nps1"], model).fit.runtime_bytes
+    four = sized(HOSTS["genoa-2s-nps4"], model).fit.runtime_bytes
+    assert four - one == pytest.approx(3 * figures.worker_bytes, abs=8)
+
+
+@pytest.mark.parametrize(
+    ("weight_gib", "vocabulary", "hidden", "pss_gib"),
+    [
+        (0.004, 448, 256, 2.392),  # GQA
+        (0.007, 448, 256, 2.543),  # MLA
+        (0.011, 448, 256, 2.502),  # sliding window
+        (0.005, 448, 256, 2.490),  # hybrid
+        (0.013, 448, 256, 2.527),  # MoE
+        (1.110, 151936, 1024, 4.502),  # Qwen3-0.6B
+        (1.023, 262144, 1024, 4.499),  # two layers and two large tables
+        (1.129, 448, 2048, 3.774),  # twelve wide layers
+    ],
+)
+def test_the_total_is_not_under_what_was_measured_nor_far_over(
+    weight_gib: float, vocabulary: int, hidden: int, pss_gib: float
+) -> None:
+    """PSS of all processes with a KV space of 1 GiB, see data/sizing.json."""
+    model = model_facts(
+        weight_bytes=int(weight_gib * GIB), vocab_size=vocabulary, hidden_size=hidden
+    )
+    required = sized(model=model, kv_gib=1).fit.required_bytes / GIB
+    assert pss_gib <= required <= 1.25 * pss_gib + 1
+
+
+def test_float32_takes_twice_as_much_but_for_quantised_weights() -> None:
+    half, full = sized().fit, sized(dtype="float32").fit
+    assert (half.weight_bytes, half.kv_bytes_per_token) == (16_381_470_720, 36 * 4096)
+    assert (full.weight_bytes, full.kv_bytes_per_token) == (2 * 16_381_470_720, 2 * 36 * 4096)
+    quantised = sized(model=model_facts(quantization="awq"), dtype="float32").fit
+    assert quantised.weight_bytes == 16_381_470_720 + 4 * 151936 * 4096
 
 
 def test_replicated_heads_cost_more() -> None:
@@ -124,8 +164,14 @@ def test_no_context_is_suggested_where_the_weights_alone_are_too_big(
     assert found.fit.suggested_max_model_len is None
 
 
+def test_no_longer_context_is_suggested_than_the_model_is_made_for() -> None:
+    model = model_facts(max_context_tokens=5000)
+    found = sized(replace(GENOA, memory_gib=(32,)), model, max_model_len=1_000_000)
+    assert found.fit.suggested_max_model_len == 4864
+
+
 def test_the_suggested_context_is_the_longest() -> None:
-    host, model = replace(GENOA, memory_gib=(32,)), model_facts()
+    host, model = replace(GENOA, memory_gib=(32,)), model_facts(max_context_tokens=None)
     refused = sized(host, model, max_model_len=1_000_000)
     context = refused.fit.suggested_max_model_len
     assert context is not None
@@ -145,6 +191,13 @@ def test_a_given_cache_that_is_too_small() -> None:
     context = found.fit.suggested_max_model_len
     assert context is not None
     assert sized(kv_gib=1, max_model_len=context, num_prompts=2).fit.fits
+
+
+def test_a_context_that_fills_the_cache_to_the_last_byte_fits() -> None:
+    model = model_facts(kv=KvLayout((KvLayer(1024, 8192, 8),)))  # a block is one GiB
+    found = sized(model=model, kv_gib=3, max_model_len=512)
+    assert found.fit.suggested_max_model_len == 256
+    assert sized(model=model, kv_gib=3, max_model_len=256).fit.fits
 
 
 def test_a_given_cache_that_the_node_has_not() -> None:
@@ -171,7 +224,7 @@ def test_what_is_not_known_is_not_counted() -> None:
     fit = sized(model=model_facts(weight_bytes=None, kv=None, vocab_size=None)).fit
     assert fit.fits
     assert (fit.weight_bytes, fit.kv_bytes_per_token, fit.kv_request_bytes) == (None, None, None)
-    assert fit.runtime_bytes == FIGURES.runtime.base_bytes
+    assert fit.runtime_bytes == FIGURES.runtime.server_bytes + FIGURES.runtime.worker_bytes
 
 
 def test_memory_that_is_not_known_is_none() -> None:

@@ -209,6 +209,6 @@ class TestControl:
 
     def test_a_key_that_does_not_exist_is_an_error(self, tmp_path: Path) -> None:
         file = tmp_path / "control.json"
-        file.write_text('{"complection": "hang"}')
+        file.write_text('{"no-such-key": "hang"}')
         with pytest.raises(TypeError):
             control.read(8000, {}, file)

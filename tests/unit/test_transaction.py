@@ -1,5 +1,6 @@
 """Several files as one: all of them, or everything as it was."""
 
+import contextlib
 import os
 import resource
 from collections.abc import Iterator, Sequence
@@ -72,29 +73,32 @@ def test_undone(root: Path) -> None:
     assert state(root) == before
 
 
-@pytest.fixture
+@contextlib.contextmanager
 def full_disk() -> Iterator[None]:
-    """A limit of file sizes: a write fails by itself, whoever writes."""
+    """A limit of file sizes: a write fails by itself, whoever writes.
+
+    Around the tested call alone: pytest's own output may go to a file that is larger.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-@pytest.mark.usefixtures("full_disk")
 def test_a_full_disk_changes_nothing(root: Path) -> None:
     before = state(root)
     big = FileChange("/etc/zz", None, "x" * 200)
-    with pytest.raises(ActionFailed) as caught:
+    with pytest.raises(ActionFailed) as caught, full_disk():
         Transaction(Paths(root), (*CHANGES, big)).commit()
     assert caught.value.code == "write-failed"
     assert str(root / "etc/zz") in caught.value.message
     assert state(root) == before
 
 
-@pytest.mark.usefixtures("full_disk")
 def test_one_file_on_a_full_disk(root: Path) -> None:
-    with pytest.raises(OSError, match="changed") as caught:
+    with pytest.raises(OSError, match="changed") as caught, full_disk():
         write_atomically(root / "etc/changed", "x" * 200)
     assert caught.value.filename == str(root / "etc/changed")
     assert state(root)["/etc/changed"] == "old"

@@ -45,7 +45,7 @@ class Server:
         signal.signal(signal.SIGTERM, self.on_sigterm)
         served = serving.load(self.command, os.environ)
         bound = serving.rank_cpus(os.environ.get("VLLM_CPU_OMP_THREADS_BIND"), self.command.ranks)
-        self.engine = processes.start_engine(bound)
+        self.engine = processes.start_engine(bound, lambda: self.behaviour().burn)
         code = self.load()
         if code is None:
             self.serve(listener, served)

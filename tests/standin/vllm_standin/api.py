@@ -64,7 +64,7 @@ def get(path: str, served: Served, behaviour: Behaviour, counters: Counters) -> 
         case "/v1/models":
             return _models(served, behaviour)
         case "/metrics":
-            text = _metrics(served, counters)
+            text = _metrics(served, behaviour, counters)
             return Answer(200, text, "text/plain; version=1.0.0; charset=utf-8")
         case _:
             return _json({"detail": "Not Found"}, 404)
@@ -166,16 +166,17 @@ def _completion(name: str, chat: bool, text: str, prompt: int, generated: int) -
     }
 
 
-def _metrics(served: Served, counters: Counters) -> str:
+def _metrics(served: Served, behaviour: Behaviour, counters: Counters) -> str:
+    extra = int(behaviour.tokens_per_second * time.monotonic())
     labels = f'engine="0",model_name="{served.name}"'
     reasons = {"stop": 0, "length": counters.succeeded, "abort": 0, "error": 0}
     values = {
-        f"vllm:num_requests_running{{{labels}}}": counters.running,
+        f"vllm:num_requests_running{{{labels}}}": counters.running + behaviour.running,
         f"vllm:num_requests_waiting{{{labels}}}": 0,
         f"vllm:kv_cache_usage_perc{{{labels}}}": 0,
         f"vllm:num_preemptions_total{{{labels}}}": 0,
         f"vllm:prompt_tokens_total{{{labels}}}": counters.prompt_tokens,
-        f"vllm:generation_tokens_total{{{labels}}}": counters.generated_tokens,
+        f"vllm:generation_tokens_total{{{labels}}}": counters.generated_tokens + extra,
         **{
             f'vllm:request_success_total{{engine="0",finished_reason="{reason}",'
             f'model_name="{served.name}"}}': count

@@ -9,7 +9,7 @@ import secrets
 import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,13 +20,13 @@ def name(text: str) -> None:
     Path("/proc/self/comm").write_text(text)
 
 
-def start_engine(ranks: Sequence[Cpus]) -> int:
-    """Forks the engine, which forks the workers; its process id."""
+def start_engine(ranks: Sequence[Cpus], burns: Callable[[], bool] = lambda: False) -> int:
+    """Forks the engine, which forks the workers; its process id. `burns`: shall they compute?"""
     engine = os.fork()
     if engine:
         return engine
     _as_child("VLLM::EngineCore")
-    workers = [_start_worker(cpus) for cpus in ranks]
+    workers = [_start_worker(cpus, burns) for cpus in ranks]
     os.wait()  # the engine does not outlive a worker
     for worker in workers:
         with suppress(ProcessLookupError):
@@ -34,7 +34,7 @@ def start_engine(ranks: Sequence[Cpus]) -> int:
     os._exit(0)
 
 
-def _start_worker(cpus: Cpus) -> int:
+def _start_worker(cpus: Cpus, burns: Callable[[], bool]) -> int:
     worker = os.fork()
     if worker:
         return worker
@@ -46,7 +46,14 @@ def _start_worker(cpus: Cpus) -> int:
     with suppress(OSError):
         Path(f"/dev/shm/psm_{secrets.token_hex(4)}").write_bytes(bytes(1 << 20))  # noqa: S108
     while True:
-        time.sleep(3600)
+        _compute(0.25 if burns() else 0.0)
+        time.sleep(0.25)
+
+
+def _compute(seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        pass
 
 
 def _as_child(title: str) -> None:

@@ -1,0 +1,140 @@
+"""The root disk of the emulated host: the test host's file system with the project installed."""
+
+import shutil
+from pathlib import Path
+
+from tests.dual_socket import kernel
+from tests.dual_socket.topology import Topology, genoa
+from tests.guest import cache, image, models, parts, project, rootfs
+from tests.guest.environment import REPOSITORY
+from tests.guest.outside import output
+
+INSIDE = Path(__file__).with_name("inside.py")
+SCRIPT = "/usr/local/lib/dual-socket.py"
+
+# What a boot would wait for or start in vain: seconds each, where every instruction is emulated.
+MASKED = (
+    *("serial-getty@ttyS0.service", "serial-getty@ttyS1.service", "systemd-networkd.service"),
+    *("systemd-networkd.socket", "systemd-timesyncd.service", "systemd-logind.service"),
+    *("netavark-dhcp-proxy.service", "netavark-firewalld-reload.service", "nftables.service"),
+    *("podman-auto-update.service", "podman-clean-transient.service", "podman-restart.service"),
+    *(
+        "podman.service",
+        "modprobe@.service",
+        "systemd-update-utmp.service",
+        "sys-kernel-debug.mount",
+    ),
+    *("sys-kernel-tracing.mount", "systemd-pcrextend.socket", "systemd-sysext.socket"),
+)
+UNIT = f"""\
+[Unit]
+Description=What the test asks of this host
+After=multi-user.target
+[Service]
+Type=exec
+ExecStart=/usr/bin/python3 {SCRIPT}
+StandardOutput=file:/dev/ttyS0
+StandardError=file:/dev/ttyS0
+TimeoutStopSec=600
+[Install]
+WantedBy=multi-user.target
+"""
+# Ten times the usual: emulation is slow.
+PATIENCE = """\
+[Manager]
+DefaultTimeoutStartSec=900s
+DefaultTimeoutStopSec=150s
+DefaultDeviceTimeoutSec=900s
+"""
+LEFT_OUT = ("usr/lib/gcc", "usr/libexec/gcc", "usr/lib/llvm*", "usr/sbin/dockerd", "var/cache/apt")
+
+
+def folder(topology: Topology) -> Path:
+    """Holds root.img, made anew when anything that is in it has changed."""
+    inputs = [
+        str(rootfs.tree()), str(kernel.folder()), str(project.wheel()), str(image.archives()),
+        str(models.folder()), str(project.wheelhouse()), genoa(topology), UNIT, MASKED, PATIENCE,
+        INSIDE.read_text(), Path(__file__).read_text(), Path(rootfs.__file__).read_text(),
+    ]  # fmt: skip
+    kind = f"disk-{topology.name}"
+    made = cache.part(kind, inputs, lambda target: _make(target, topology))
+    _drop_others(kind, made)
+    return made
+
+
+def _drop_others(kind: str, kept: Path) -> None:
+    """Each is some GB, and every change of the project makes another."""
+    for path in kept.parent.glob(f"{kind}-*"):
+        if path.name.partition(".")[0] != kept.name:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def _make(target: Path, topology: Topology) -> None:
+    root = target / "root"
+    target.mkdir()
+    output("cp", "-a", "--reflink=auto", rootfs.tree(), root)
+    for pattern in LEFT_OUT:
+        for path in root.glob(pattern):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    layer = target / "layer"
+    rootfs.lay_over(layer, "dual-socket", cpuset_v1=False)
+    (layer / rootfs.CPUINFO.lstrip("/")).write_text(genoa(topology))
+    output("cp", "-a", "--remove-destination", f"{layer}/.", root)
+    _install(root)
+    _prepare(root)
+    disk = target / "root.img"
+    with disk.open("wb") as file:
+        file.truncate(6 * 2**30)
+    output("mke2fs", "-q", "-t", "ext4", "-O", "^has_journal", "-d", root, "-F", disk)
+    shutil.rmtree(root)
+
+
+def _install(root: Path) -> None:
+    """packaging/install at this machine's own speed, in a chroot that looks booted to it."""
+    shutil.copytree(project.wheelhouse(), root / "srv/wheelhouse")
+    wheel = project.wheel()
+    shutil.copy2(wheel, root / "root")
+    shutil.copy2(REPOSITORY / "packaging/install", root / "root/install")
+    (root / "run/systemd/system").mkdir(parents=True)
+    output(
+        # systemd's own commands look at /proc; the mount is gone with its namespace
+        "unshare", "--mount", "--propagation=private", "sh", "-c",
+        'mount -t proc proc "$0/proc" && exec chroot "$0" "$@"',
+        root, "env", "SYSTEMD_OFFLINE=1", "PIP_NO_INDEX=1", f"PIP_FIND_LINKS={project.WHEELHOUSE}",
+        "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root",
+        "bash", "/root/install", f"/root/{wheel.name}",
+    )  # fmt: skip
+    shutil.rmtree(root / "srv/wheelhouse")
+    shutil.rmtree(root / "run/systemd")
+    output("chroot", root, "/opt/epyc-vllm/bin/python", "-m", "compileall", "-q", "/opt/epyc-vllm")
+
+
+def _prepare(root: Path) -> None:
+    shutil.copytree(kernel.folder() / "modules", root / "usr/lib/modules", symlinks=True)
+    for version in (root / "usr/lib/modules").iterdir():
+        output("chroot", root, "depmod", version.name)
+    _write(root / "etc/modules-load.d/overlay.conf", "overlay\n")
+    shutil.copytree(models.folder(), root / parts.MODELS.relative_to("/"))
+    images = root / parts.IMAGES.relative_to("/")
+    images.mkdir()
+    shutil.copy2(image.archives() / "standin.tar", images)
+    shutil.copy2(INSIDE, root / SCRIPT.lstrip("/"))
+    units = root / "etc/systemd/system"
+    (units / "systemd-modules-load.service").unlink()  # masked for the host without a kernel
+    for name in MASKED:
+        link = units / name
+        link.unlink(missing_ok=True)
+        link.symlink_to("/dev/null")
+    _write(units / "dual-socket.service", UNIT)
+    wanted = units / "multi-user.target.wants"
+    wanted.mkdir(exist_ok=True)
+    (wanted / "dual-socket.service").symlink_to("../dual-socket.service")
+    _write(root / "etc/systemd/system.conf.d/patience.conf", PATIENCE)
+    _write(root / "etc/fstab", "")
+    (units / "default.target").unlink(missing_ok=True)
+    (units / "default.target").symlink_to("/usr/lib/systemd/system/multi-user.target")
+
+
+def _write(file: Path, text: str) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)

@@ -1,0 +1,129 @@
+"""Runs in the emulated host at each boot: enables the endpoint, tells what runs, reboots once.
+
+What it sees goes as one line of JSON to the second serial port.
+"""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+ENDPOINT = "tiny"
+ENABLE = (
+    *("epyc-vllm", "enable", "example/tiny-chat", "--name", ENDPOINT, "--yes", "--kv-gib", "1"),
+    *("--model-dir", "/srv/models/example__tiny-chat", "--runtime", "podman"),
+    *("--image", "localhost/vllm-standin:1", "--image-archive", "/srv/images/standin.tar"),
+)
+PLAN = Path(f"/var/lib/epyc-vllm/plans/{ENDPOINT}.json")
+BOOTS = Path("/var/lib/dual-socket-boots")
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    sys.stdout.write(f"# {' '.join(words)}: {done.returncode}\n{done.stdout}{done.stderr}\n")
+    sys.stdout.flush()
+    return done
+
+
+def fields(process: int) -> dict[str, str]:
+    text = Path(f"/proc/{process}/status").read_text()
+    return dict(line.split(":\t", 1) for line in text.splitlines() if ":\t" in line)
+
+
+def family(process: int) -> list[int]:
+    found = [process]
+    for parent in found:
+        children = Path(f"/proc/{parent}/task/{parent}/children").read_text()
+        found += map(int, children.split())
+    return found
+
+
+def process(number: int) -> dict[str, Any]:
+    """One process of a server: its name, and what the kernel lets it and its threads use."""
+    known = fields(number)
+    threads = sorted(
+        fields_of_thread["Cpus_allowed_list"]
+        for fields_of_thread in (fields_of(path) for path in tasks(number))
+    )
+    raw = Path(f"/proc/{number}/environ").read_bytes().decode().split("\0")
+    environ = dict(entry.split("=", 1) for entry in raw if "=" in entry)
+    return {
+        "name": known["Name"],
+        "cpus": known["Cpus_allowed_list"],
+        "nodes": known["Mems_allowed_list"],
+        "threads": threads,
+        "environ": {key: value for key, value in environ.items() if key.startswith("VLLM_")},
+        "maps": Path(f"/proc/{number}/numa_maps").read_text().splitlines()[:3],
+    }
+
+
+def tasks(number: int) -> list[Path]:
+    return list(Path(f"/proc/{number}/task").iterdir())
+
+
+def fields_of(task: Path) -> dict[str, str]:
+    text = (task / "status").read_text()
+    return dict(line.split(":\t", 1) for line in text.splitlines() if ":\t" in line)
+
+
+def instance(name: str) -> dict[str, Any]:
+    unit = f"epyc-vllm-{name}"
+    state = run("systemctl", "is-active", f"{unit}.service").stdout.strip()
+    first = run("podman", "inspect", "--format", "{{.State.Pid}}", unit).stdout.strip()
+    numbers = family(int(first)) if first.isdigit() else []
+    return {
+        "name": name,
+        "state": state,
+        "invocation": run("systemctl", "show", "-P", "InvocationID", unit).stdout.strip(),
+        "processes": [process(number) for number in numbers],
+    }
+
+
+def observe(boot: int) -> dict[str, Any]:
+    plan = json.loads(PLAN.read_text()) if PLAN.exists() else {"instances": []}
+    status = run("epyc-vllm", "status", "--json")
+    return {
+        "boot": boot,
+        "detect": json.loads(run("epyc-vllm", "detect", "--json").stdout),
+        "instances": [instance(planned["name"]) for planned in plan["instances"]],
+        "plan": plan,
+        "status": json.loads(status.stdout) if status.returncode == 0 else None,
+        "verified": json.loads(run("epyc-vllm", "verify", "--json").stdout or "null"),
+        "controllers": Path("/sys/fs/cgroup/cgroup.controllers").read_text().split(),
+        "runtime": run("podman", "info", "--format", "{{.Host.OCIRuntime.Path}}").stdout.strip(),
+        "seconds": float(Path("/proc/uptime").read_text().split()[0]),
+    }
+
+
+def wait_for_jobs() -> None:
+    """Until the boot's own start jobs have ended; this service is one of them no more."""
+    for _ in range(3600):
+        waiting = run("systemctl", "list-jobs", "--no-legend", "epyc-vllm*").stdout.strip()
+        if not waiting:
+            return
+        time.sleep(5)
+
+
+def main() -> None:
+    boot = int(BOOTS.read_text()) + 1 if BOOTS.exists() else 1
+    BOOTS.write_text(str(boot))
+    failed = None
+    if boot == 1:
+        done = run(*ENABLE)
+        failed = done.stderr if done.returncode else None
+    else:
+        wait_for_jobs()
+    told = {"enable_failed": failed, **observe(boot)}
+    if failed or any(one["state"] != "active" for one in told["instances"]):
+        log = run("journalctl", "--no-pager", "--lines=200", "--output=cat").stdout
+        told["log"] = log[-20000:]
+    with Path("/dev/ttyS1").open("w") as port:
+        port.write(json.dumps(told) + "\n")
+    again = boot == 1 and not failed
+    run("systemctl", "reboot" if again else "poweroff", *(() if again else ("--force", "--force")))
+
+
+if __name__ == "__main__":
+    main()
