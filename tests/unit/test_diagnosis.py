@@ -83,6 +83,9 @@ GOOD = [
     "enforce_eager=False, kv_cache_dtype=auto, device_config=cpu, seed=0, served_model_name=m",
     "WARNING 11-30 20:00:02 [cpu.py:159] VLLM_CPU_KVCACHE_SPACE not set",
     "INFO 11-30 20:00:09 [kv_cache_utils.py:1229] GPU KV cache size: 123,456 tokens",
+    "WARNING 11-30 20:00:10 [system_utils.py:262] Found ulimit of 1024 and failed to automatically "
+    "increase with error. This can cause fd limit errors like `OSError: [Errno 24] Too many open "
+    "files`. Consider increasing with ulimit -n",
     "INFO:     Application startup complete.",
 ]
 
