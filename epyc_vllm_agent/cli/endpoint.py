@@ -133,6 +133,8 @@ def enable(
     ):
         fetching = Fetching(download.update, fetch.tell, archive)
         done = bring_up(context.paths, asked, resolved, systemd, fetching, starting.update)
+    if not made.launch.is_here:
+        say(text.found(done.plan))
     for warning in placement.differences(done.plan, systemd):
         say(f"warning  {warning}")
     _require_verified(done)

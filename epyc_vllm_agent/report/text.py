@@ -79,6 +79,12 @@ def _backend(plan: EndpointPlan) -> str:
     return f"stock vLLM {stack.vllm} on the CPU, no zentorch: unaccelerated ({stack.platform})"
 
 
+def found(plan: EndpointPlan) -> str:
+    """What a fetched image turned out to have in it."""
+    container = plan.launch.container
+    return f"found    {_backend(plan)} in {container.pinned if container else plan.runtime}"
+
+
 def _platform(prediction: Prediction) -> str:
     return f"{prediction.platform or prediction.kind} predicted: {prediction.why}"
 

@@ -5,6 +5,7 @@ server takes a minute to start.
 """
 
 import json
+import re
 from collections.abc import Iterator
 from subprocess import CompletedProcess
 from typing import Any
@@ -150,7 +151,7 @@ def test_disable_leaves_nothing_but_the_weights(host: Guest) -> None:
     assert "models--example--tiny-chat" not in host.sh("ls /var/lib/epyc-vllm/models")
     left = host.sh("ls /etc/systemd/system /var/cache/epyc-vllm /etc/epyc-vllm/endpoints.d")
     assert "tiny" not in left
-    assert "vllm" not in host.sh("ps -eo comm").lower()
+    assert host.sh("pgrep -f '[v]llm serve|VLLM::' || true") == ""
     assert host.sh("ls /dev/shm | grep -v ^libpod_lock || true") == ""
     assert host.sh("ss -Hltn 'sport = :8000 or sport = :8001'") == ""
 
@@ -169,7 +170,7 @@ def test_a_server_that_exits_while_loading_is_told_with_its_cause(host: Guest) -
     assert done.returncode == 1
     assert "vLLM does not know one of its arguments" in done.stderr
     assert "--no-such-argument" in done.stderr
-    assert "last 50 log lines" in done.stderr
+    assert re.search(r"last \d+ log lines", done.stderr)
     assert unit_state(host, "epyc-vllm-tiny-chat-s0.service") == "failed"
     assert (
         host.sh("ls /etc/epyc-vllm/endpoints.d /var/lib/epyc-vllm/plans | grep tiny || true") == ""

@@ -15,7 +15,7 @@ from tests.guest import models, parts
 from tests.guest.boot import Guest
 from tests.system.conftest import restore
 
-pytestmark = pytest.mark.timeout(3000)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(3000)]
 
 GIB = 1 << 30
 START = 2400.0  # seconds; about 60 when nothing else runs
@@ -84,9 +84,9 @@ def test_memory_and_capacity_are_as_planned(host: Guest, make: str) -> None:
     told = f"{make}: planned {required / GIB:.2f} GiB, PSS {pss / GIB:.2f} GiB, {tokens} tokens"
     print(told)  # noqa: T201 - the figures, with -s
     assert f'kv_cache_size_tokens="{tokens}"' in metrics, told
-    logged = re.search(r"KV cache size: ([\d,]+) tokens", log)
+    logged = re.findall(r"KV cache size: ([\d,]+) tokens", log)
     assert logged, log[-2000:]
-    assert int(logged[1].replace(",", "")) == tokens, told
+    assert int(logged[-1].replace(",", "")) == tokens, told  # an earlier run may be in the log
     assert pss > KV_GIB * GIB, told
     assert pss <= required <= pss * SPARE + SPARE_BYTES, told
 

@@ -45,8 +45,9 @@ def interrupted(guest: Guest, signal: str, seconds: float, *flags: str) -> int:
     return done.returncode
 
 
-@pytest.mark.parametrize("signal", ["INT", "TERM", "HUP"])
-@pytest.mark.parametrize("seconds", [0.5, 1.0, 2.0, 4.0])
+@pytest.mark.parametrize(
+    ("signal", "seconds"), [("INT", 0.5), ("TERM", 1.0), ("HUP", 2.0), ("INT", 4.0), ("TERM", 4.0)]
+)
 def test_an_interrupted_first_enable_leaves_nothing(
     guest: Guest, standin: Standin, signal: str, seconds: float
 ) -> None:
@@ -59,8 +60,9 @@ def test_an_interrupted_first_enable_leaves_nothing(
     assert guest.sh("pgrep -f '[v]llm_standin serve' || true") == ""
 
 
-@pytest.mark.parametrize("signal", ["INT", "TERM", "HUP"])
-@pytest.mark.parametrize("seconds", [0.7, 1.5, 4.0])
+@pytest.mark.parametrize(
+    ("signal", "seconds"), [("INT", 0.7), ("TERM", 1.5), ("HUP", 4.0), ("INT", 4.0)]
+)
 def test_an_interrupted_change_leaves_the_endpoint_as_it_was(
     guest: Guest, epyc_vllm: EpycVllm, standin: Standin, signal: str, seconds: float
 ) -> None:
@@ -108,7 +110,7 @@ def test_a_server_killed_from_outside_is_a_failure(guest: Guest, epyc_vllm: Epyc
     assert report["exit"]["status"] == "KILL"
 
 
-@pytest.mark.parametrize("delay", [0.02, 0.1, 0.2, 0.3, 0.5, 1.0])
+@pytest.mark.parametrize("delay", [0.02, 0.2, 0.5, 1.0])
 def test_a_stop_right_after_a_start_is_no_failure(
     guest: Guest, epyc_vllm: EpycVllm, standin: Standin, delay: float
 ) -> None:

@@ -17,7 +17,7 @@ from tests.guest import parts
 from tests.guest.boot import Guest
 from tests.system.conftest import EpycVllm, Standin, restore
 
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 
 MODEL = "example/tiny-chat"
 ENVIRONMENT = ("--environment", str(parts.STANDIN))
@@ -138,12 +138,24 @@ def test_it_is_given_up_with_a_report(
     assert_comes_back(served, epyc_vllm)
 
 
-def test_a_deaf_server_is_gone_within_the_stop_timeout(served: Guest, epyc_vllm: EpycVllm) -> None:
-    served.run(["kill", "-STOP", main_pid(served)])
+def test_a_deaf_server_is_gone_within_the_stop_timeout(
+    served: Guest, epyc_vllm: EpycVllm, standin: Standin
+) -> None:
+    standin.behave(health="hang", sigterm="ignored")
     wait_until(lambda: state(served) == "deactivating")
-    assert wait_failed(served) < 40  # TimeoutStopSec is 15
+    assert wait_failed(served) < 60  # TimeoutStopSec is 15
     assert newest(served)["verdict"] == "sick"
     assert newest(served)["exit"]["result"] == "timeout"
+    assert_gone(served)
+    standin.behave()
+    assert_comes_back(served, epyc_vllm)
+
+
+def test_a_stopped_server_is_sick_and_gone(served: Guest, epyc_vllm: EpycVllm) -> None:
+    """SIGSTOP: systemd continues what it stops, so this one ends by itself when told to."""
+    served.run(["kill", "-STOP", main_pid(served)])
+    wait_failed(served)
+    assert newest(served)["verdict"] == "sick"
     assert_gone(served)
     assert_comes_back(served, epyc_vllm)
 
