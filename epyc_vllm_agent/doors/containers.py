@@ -133,12 +133,14 @@ def kill(program: str, name: str) -> None:
 
 def remove(program: str, instance: str) -> None:
     """Removes what is left of an instance's container; another's of the same name stays."""
-    found = container(program, container_name(instance))
-    if found is not None and found.instance == instance:
-        command.run(
-            [program, "rm", "--force", "--volumes", container_name(instance)],
-            timeout_seconds=_ASK_SECONDS,
-        )
+    name = container_name(instance)
+    # podman 5.4: where conmon was killed the first rm only notes the container's death, and fails.
+    for _ in range(2):
+        found = container(program, name)
+        if found is None or found.instance != instance:
+            return
+        arguments = [program, "rm", "--force", "--volumes", name]
+        command.run(arguments, timeout_seconds=_ASK_SECONDS)
 
 
 def container_name(instance: str) -> str:

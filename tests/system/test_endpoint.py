@@ -151,7 +151,7 @@ def test_disable_leaves_nothing_but_the_weights(host: Guest) -> None:
     assert "models--example--tiny-chat" not in host.sh("ls /var/lib/epyc-vllm/models")
     left = host.sh("ls /etc/systemd/system /var/cache/epyc-vllm /etc/epyc-vllm/endpoints.d")
     assert "tiny" not in left
-    assert host.sh("pgrep -f '[v]llm serve|VLLM::' || true") == ""
+    assert host.sh("pgrep -f '[v]llm serve|[V]LLM::' || true") == ""
     assert host.sh("ls /dev/shm | grep -v ^libpod_lock || true") == ""
     assert host.sh("ss -Hltn 'sport = :8000 or sport = :8001'") == ""
 

@@ -57,8 +57,9 @@ def test_zen_and_stock_and_what_is_refused(guest: Guest, epyc_vllm: EpycVllm) ->
     shown = json.loads(epyc_vllm("show", "tiny-chat", "--json").stdout)
     curl = shown["endpoints"][0]["connections"][0]["curl"]
     assert json.loads(guest.sh(curl, timeout=600))["object"] == "chat.completion"
-    log = guest.sh("journalctl -u epyc-vllm-tiny-chat-s0 -o cat")
-    assert "zentorch_linear" in log
+    probed = json.loads(epyc_vllm("plan", "tiny-chat", "--json").stdout)["versions"]
+    assert probed["platform"] == "vllm.platforms.zen_cpu.ZenCpuPlatform"
+    assert probed["probed"] is True
     unit = "epyc-vllm-tiny-chat-s0.service"
     guest.run(["systemctl", "stop", unit], timeout=300)
     assert guest.sh(f"systemctl show -P Result {unit}") == "success\n"
