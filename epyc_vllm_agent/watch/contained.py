@@ -32,7 +32,8 @@ def end(plan: EndpointPlan, instance: Instance, main_pid: int) -> None:
     """Kills the server at once."""
     if plan.launch.container is None:
         # Nobody else sends this one, so the unit can tell it from a kill: SuccessExitStatus=.
-        os.kill(main_pid, signal.SIGVTALRM)
+        with contextlib.suppress(ProcessLookupError):  # the stop's own SIGTERM ended it already
+            os.kill(main_pid, signal.SIGVTALRM)
     else:
         containers.kill(plan.launch.container.program, containers.container_name(instance.name))
 

@@ -20,7 +20,7 @@ ENVIRONMENT = {
     "LANG": "C.UTF-8",
     "TERM": "dumb",
 }
-BOOT_TIMEOUT_S = 90.0
+BOOT_TIMEOUT_S = 300.0
 
 
 class Guest:
@@ -177,12 +177,12 @@ class Guest:
         return [nsenter, f"--target={leader}", *namespaces, "--", *command]
 
     def _enter(
-        self, command: Sequence[str], stdin: str | None = None
+        self, command: Sequence[str], stdin: str | None = None, timeout: float = 60
     ) -> subprocess.CompletedProcess[str]:
         """Runs a command in the guest's namespaces, outside its units; never raises on failure."""
         return subprocess.run(
             self._inside(command), env=ENVIRONMENT, capture_output=True, text=True, check=False,
-            timeout=60, **_input(stdin),
+            timeout=timeout, **_input(stdin),
         )  # fmt: skip
 
     def _start_supervisor(self) -> None:
@@ -206,8 +206,8 @@ class Guest:
             try:
                 if reached():
                     return
-            except GuestError:
-                pass  # not running yet, or between two boots
+            except (GuestError, subprocess.TimeoutExpired):
+                pass  # not running yet, or between two boots, whose namespaces may hang
             time.sleep(0.1)
         tail = self._machine.console.read_text(errors="replace")[-3000:]
         raise GuestError(f"the guest {self.name} did not {what}; its console says:\n{tail}")
@@ -219,7 +219,10 @@ class Guest:
 
     def _boot_id(self) -> str | None:
         try:
-            return self._enter(["cat", "/proc/sys/kernel/random/boot_id"]).stdout.strip() or None
+            return (
+                self._enter(["cat", "/proc/sys/kernel/random/boot_id"], timeout=20).stdout.strip()
+                or None
+            )
         except GuestError:
             return None
 
