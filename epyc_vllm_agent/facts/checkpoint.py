@@ -16,6 +16,7 @@ from epyc_vllm_agent.facts.loaded import (
     total_bytes,
 )
 from epyc_vllm_agent.facts.model import KvLayout, ModelFacts, ModelKind, RepoFile
+from epyc_vllm_agent.facts.parameters import EXPERTS
 from epyc_vllm_agent.facts.quantization import quantization
 from epyc_vllm_agent.facts.weights import (
     INDEXES,
@@ -103,6 +104,7 @@ def read_checkpoint(
         parameters=loaded.parameters,
         listed=any(registry.lists(name) for name in architectures),
         cpu_refusal=cpu_refusal(outer, language, registry, notes),
+        has_experts=bool(language.integer(*EXPERTS)),
         files=needed,
         pipeline_tag=pipeline_tag,
     )
