@@ -12,6 +12,7 @@ from pathlib import Path
 from epyc_vllm_agent.changes.installed import stored_plan
 from epyc_vllm_agent.doors import containers
 from epyc_vllm_agent.errors import ActionFailed
+from epyc_vllm_agent.facts import processes
 from epyc_vllm_agent.paths import Paths
 from epyc_vllm_agent.plan.values import EndpointPlan, Instance
 from epyc_vllm_agent.units import container
@@ -26,6 +27,18 @@ def prepare(paths: Paths, plan: EndpointPlan, instance: Instance) -> None:
     key = readiness.api_key(plan)
     if key is not None:
         _write_secret(paths.at(container.key_file(instance)), key)
+
+
+def server_group(paths: Paths, plan: EndpointPlan, instance: Instance) -> str | None:
+    """The control group of a server that a container runtime's daemon put into one of its own."""
+    if plan.launch.container is None:
+        return None
+    try:
+        name = containers.container_name(instance.name)
+        found = containers.container(plan.launch.container.program, name)
+    except ActionFailed:
+        return None
+    return processes.group_of(paths, found.pid) if found and found.pid else None
 
 
 def end(plan: EndpointPlan, instance: Instance, main_pid: int) -> None:

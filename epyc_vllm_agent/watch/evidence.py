@@ -7,19 +7,16 @@ report. A file that somebody else put there makes at most a wrong report: it is 
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from epyc_vllm_agent import __version__
 from epyc_vllm_agent.codec import from_plain, to_plain
-from epyc_vllm_agent.doors import containers
-from epyc_vllm_agent.errors import ActionFailed
 from epyc_vllm_agent.facts import processes
 from epyc_vllm_agent.facts.host import NumaNode
 from epyc_vllm_agent.facts.memory import read_nodes
 from epyc_vllm_agent.facts.processes import Process
 from epyc_vllm_agent.paths import Paths
-from epyc_vllm_agent.plan.values import EndpointPlan, Instance
 from epyc_vllm_agent.watch.decide import KEPT, Decision, Observation, Verdict, Worker
 
 _MOST_BYTES = 1 << 20
@@ -78,8 +75,12 @@ def leave(paths: Paths, instance: str, seen: Seen) -> None:
     new.replace(paths.watchdog / f"{instance}.json")
 
 
-def forget(paths: Paths, instance: str) -> None:
-    (paths.watchdog / f"{instance}.json").unlink(missing_ok=True)
+def keep(paths: Paths, instances: Collection[str]) -> None:
+    """Removes what was left of any other instance, by an earlier run of the watchdog too."""
+    wanted = {f"{instance}.json" for instance in instances}
+    for path in paths.watchdog.glob("*"):
+        if path.name not in wanted:
+            path.unlink(missing_ok=True)
 
 
 def left(paths: Paths, instance: str, invocation_id: str) -> Seen | None:
@@ -102,18 +103,6 @@ def gather(paths: Paths, seen: Seen | None) -> Evidence:
         nodes=tuple(map(_memory_of, read_nodes(paths, ()))),
         agent=__version__,
     )
-
-
-def server_group(paths: Paths, plan: EndpointPlan, instance: Instance) -> str | None:
-    """The control group of a server that a container runtime's daemon put into one of its own."""
-    if plan.launch.container is None:
-        return None
-    try:
-        name = containers.container_name(instance.name)
-        found = containers.container(plan.launch.container.program, name)
-    except ActionFailed:
-        return None
-    return processes.group_of(paths, found.pid) if found and found.pid else None
 
 
 def _memory_of(node: NumaNode) -> NodeMemory:

@@ -59,7 +59,7 @@ def ready(paths: Paths, name: str, invocation_id: str, main_pid: int) -> None:
     result = readiness.wait(plan, instance, main_pid, begin)
     if result.probe.ok:
         lent.lend(paths, name, readiness.api_key(plan))
-        group = evidence.server_group(paths, plan, instance)
+        group = contained.server_group(paths, plan, instance)
         marks.write(paths, name, Mark(invocation_id, readiness.SERVING, control_group=group))
         return
     marks.write(paths, name, Mark(invocation_id, result.phase, result.probe.reason))

@@ -160,7 +160,7 @@ class Watchdog:
         wanted = {instance.name: (plan, instance) for plan in plans for instance in plan.instances}
         for name in self._watched.keys() - wanted.keys():
             del self._watched[name]
-            evidence.forget(self._paths, name)
+        evidence.keep(self._paths, wanted)
         for name, (plan, instance) in wanted.items():
             known = self._watched.setdefault(name, _Watched(plan, instance))
             known.plan, known.instance = plan, instance
@@ -215,6 +215,8 @@ class Watchdog:
 
     def _looked(self, watched: _Watched, run: str | None, look: Look | None) -> None:
         watched.is_looking = False
+        if self._watched.get(watched.instance.name) is not watched:  # its plan is gone
+            return
         state = watched.state
         if state is None or state.invocation_id != run or not watched.runs:
             return

@@ -303,6 +303,25 @@ def test_instances_come_and_go_without_a_restart(host: Host) -> None:
     assert (host.paths.watchdog / "b-s0.json").exists()
 
 
+def test_a_look_that_ends_after_its_plan_leaves_nothing(host: Host) -> None:
+    waiting: list[Callable[[], None]] = []
+    host.watchdog = host.new_watchdog(waiting.append)
+    host.live(1)
+    (host.paths.plans / "a.json").unlink()
+    waiting.pop()()
+    host.live(2)
+    assert list(host.paths.watchdog.glob("*")) == []
+
+
+def test_what_an_earlier_watchdog_left_of_others_is_removed(host: Host) -> None:
+    host.live(10)
+    for name in ("gone-s0.json", ".gone-s0.new"):
+        (host.paths.watchdog / name).write_text("{}")
+    host.watchdog = host.new_watchdog()
+    host.live(1)
+    assert [path.name for path in host.paths.watchdog.iterdir()] == [f"{host.name}.json"]
+
+
 def test_a_plan_that_cannot_be_read_hides_no_other(host: Host) -> None:
     (host.paths.plans / "0-broken.json").write_text("{")
     host.live(10)
