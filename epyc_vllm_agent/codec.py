@@ -11,10 +11,13 @@ from enum import Enum
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+_SCALARS = {str, int, float, bool, type(None)}
 
 
 def to_plain(value: Any) -> Any:
     """A value of dataclasses, tuples, sets, enums and scalars as dicts, lists and scalars."""
+    if type(value) in _SCALARS:
+        return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: to_plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, Enum):

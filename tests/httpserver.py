@@ -17,6 +17,7 @@ class Server:
     port: int = 0
     answers: dict[str, tuple[int, str]] = field(default_factory=dict)
     asked: list[tuple[str, str, dict[str, str], str]] = field(default_factory=list)
+    peers: list[int] = field(default_factory=list)  # each question's port: one a connection
     delay_seconds: float = 0.0
     key: str | None = None
 
@@ -38,18 +39,23 @@ class Server:
 
 def _handler(server: Server) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"  # as vLLM's: a connection stays open until either closes it
+
         def do_GET(self) -> None:
             length = int(self.headers.get("Content-Length") or 0)
             body = self.rfile.read(length).decode()
             server.asked.append((self.command, self.path, dict(self.headers), body))
+            server.peers.append(self.client_address[1])
             time.sleep(server.delay_seconds)
             status, text = server.answers.get(self.path, (404, '{"error": "no such route"}'))
             if server.key and self.path != "/health":
                 sent = self.headers.get("Authorization")
                 status, text = (status, text) if sent == f"Bearer {server.key}" else (401, "no")
+            content = text.encode("utf-8", "surrogateescape")
             self.send_response(status)
+            self.send_header("Content-Length", str(len(content)))
             self.end_headers()
-            self.wfile.write(text.encode("utf-8", "surrogateescape"))
+            self.wfile.write(content)
 
         do_POST = do_GET
 

@@ -6,17 +6,19 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from epyc_vllm_agent.facts.model import EndpointKind
 
 if TYPE_CHECKING:
     from httpx import HTTPTransport as Client
-    from httpx import Response
+    from httpx import Request, Response
 
 Judge = Callable[[dict[str, Any]], str | None]
 
 _CONNECT_SECONDS = 5.0
+_KEPT_SECONDS = 1.0  # a connection, for the next question of the same look
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,38 +50,49 @@ def open_client() -> "Client":
 
     It is httpx's transport alone: its Client adds cookies, redirects and a proxy from the
     environment, which must not be asked for this host's own endpoints, at twice the CPU time.
-    Each probe has a connection of its own: a kept one is closed by the server (uvicorn: after 5
-    seconds) at just the time when the next probe would use it. There is no limit to them, so that
-    probes that hang do not hold up the others.
+    `health` and the `counters` that follow share a connection; no longer: a server closes an idle
+    one (uvicorn: after 5 seconds) at just the time when the next look would use it. There is no
+    limit to connections, so that probes that hang do not hold up the others.
     """
     import httpx
 
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+    limits = httpx.Limits(max_connections=None, keepalive_expiry=_KEPT_SECONDS)
     # Plain http only; a TLS context would read all certificates of the system (27 ms CPU).
     return httpx.HTTPTransport(trust_env=False, verify=False, limits=limits)
 
 
-def _ask(
-    client: "Client",
-    method: str,
-    url: str,
-    timeout_seconds: float,
-    body: Mapping[str, Any] | None = None,
-    key: str | None = None,
-) -> "Response":
+def _ask(client: "Client", request: "Request") -> "Response":
     """One answer, read whole; raises httpx.HTTPError."""
-    import httpx
-
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
-    timeout = httpx.Timeout(timeout_seconds, connect=min(_CONNECT_SECONDS, timeout_seconds))
-    more = {"timeout": timeout.as_dict()}
-    request = httpx.Request(method, url, json=body, headers=headers, extensions=more)
     answer = client.handle_request(request)
     try:
         answer.read()
     finally:
         answer.close()
     return answer
+
+
+@lru_cache(maxsize=256)
+def _get(url: str, timeout_seconds: float, last: bool = True) -> "Request":
+    """A question without body and key: the same each time, and making it costs CPU time."""
+    return _request("GET", url, timeout_seconds, last=last)
+
+
+def _request(
+    method: str,
+    url: str,
+    timeout_seconds: float,
+    body: Mapping[str, Any] | None = None,
+    key: str | None = None,
+    last: bool = True,
+) -> "Request":
+    """`last`: of its connection."""
+    import httpx
+
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    headers |= {"Connection": "close"} if last else {}
+    timeout = httpx.Timeout(timeout_seconds, connect=min(_CONNECT_SECONDS, timeout_seconds))
+    more = {"timeout": timeout.as_dict()}
+    return httpx.Request(method, url, json=body, headers=headers, extensions=more)
 
 
 def base_url(address: str, port: int) -> str:
@@ -92,7 +105,8 @@ def base_url(address: str, port: int) -> str:
 
 def health(url: str, timeout_seconds: float = 10.0, client: "Client | None" = None) -> Probe:
     """GET /health. vLLM answers 503 only when its engine is dead, never while it loads."""
-    return _judged("GET", f"{url}/health", None, None, timeout_seconds, None, client)
+    request = _get(f"{url}/health", timeout_seconds, last=client is None)
+    return _judged(request, None, client)
 
 
 def counters(url: str, client: "Client", timeout_seconds: float = 5.0) -> Counters | None:
@@ -100,22 +114,22 @@ def counters(url: str, client: "Client", timeout_seconds: float = 5.0) -> Counte
     import httpx
 
     try:
-        answer = _ask(client, "GET", f"{url}/metrics", timeout_seconds)
+        answer = _ask(client, _get(f"{url}/metrics", timeout_seconds))
     except httpx.HTTPError:
         return None
     return _counters(answer.content) if answer.status_code == 200 else None
 
 
+# The line break stands for "^", which would be tried at each of 60,000 characters.
 _METRIC = re.compile(
-    rb"^vllm:(num_requests_running|num_requests_waiting|prompt_tokens_total|generation_tokens_total)"
-    rb"(?:\{.*\})? (\S+)$",
-    re.MULTILINE,
+    rb"\nvllm:(num_requests_running|num_requests_waiting|prompt_tokens_total|generation_tokens_total)"
+    rb"(?:\{.*\})? (\S+)"
 )
 
 
 def _counters(text: bytes) -> Counters | None:
     sums: dict[bytes, int] = {}
-    for name, value in _METRIC.findall(text):
+    for name, value in _METRIC.findall(b"\n" + text):
         try:
             sums[name] = sums.get(name, 0) + int(float(value))
         except (ValueError, OverflowError):  # NaN, +Inf, or no number at all
@@ -137,7 +151,7 @@ def listed(url: str, model: str, key: str | None, timeout_seconds: float = 30.0)
         names = [entry.get("id") for entry in _tables(answer.get("data"))]
         return None if model in names else f"/v1/models lists {names}, not {model!r}"
 
-    return _judged("GET", f"{url}/v1/models", None, key, timeout_seconds, judge)
+    return _judged(_request("GET", f"{url}/v1/models", timeout_seconds, key=key), judge)
 
 
 def completion(
@@ -159,7 +173,8 @@ def completion(
     def judge(answer: dict[str, Any]) -> str | None:
         return _choice(answer, kind)
 
-    return _judged("POST", url + path, body, key, timeout_seconds, judge, client)
+    request = _request("POST", url + path, timeout_seconds, body, key)
+    return _judged(request, judge, client)
 
 
 def _choice(answer: dict[str, Any], kind: EndpointKind) -> str | None:
@@ -177,27 +192,19 @@ def _tables(value: object) -> list[dict[str, Any]]:
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
-def _judged(
-    method: str,
-    url: str,
-    body: Mapping[str, Any] | None,
-    key: str | None,
-    timeout_seconds: float,
-    judge: Judge | None,
-    client: "Client | None" = None,
-) -> Probe:
+def _judged(request: "Request", judge: Judge | None, client: "Client | None" = None) -> Probe:
     import httpx
 
     began = time.monotonic()
     refused, reason = False, None
     try:
         with contextlib.nullcontext(client) if client else open_client() as asking:
-            answer = _ask(asking, method, url, timeout_seconds, body, key)
+            answer = _ask(asking, request)
         reason = _reason(answer, judge)
     except httpx.ConnectError:
-        refused, reason = True, f"nothing listens at {url}"
+        refused, reason = True, f"nothing listens at {request.url}"
     except httpx.HTTPError as error:
-        reason = f"{url} did not answer: {type(error).__name__} {error}".rstrip()
+        reason = f"{request.url} did not answer: {type(error).__name__} {error}".rstrip()
     return Probe(reason is None, refused, time.monotonic() - began, reason)
 
 

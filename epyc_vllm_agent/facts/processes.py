@@ -14,6 +14,7 @@ from epyc_vllm_agent.paths import Paths
 
 # Where systemd's own hierarchy is: cgroup v2 alone, v2 beside v1 controllers, v1 alone.
 _HIERARCHIES = ("/sys/fs/cgroup", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/systemd")
+_TICKS, _PAGE_BYTES = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,8 @@ def processes(paths: Paths, control_group: str) -> tuple[Process, ...]:
     # os.walk passes over groups that vanish meanwhile: a container's do at its end.
     groups = [Path(path) for path, _, _ in os.walk(folder)] if folder else []
     words = [word for path in groups for word in (read_text(path / "cgroup.procs") or "").split()]
-    return tuple(found for word in words if (found := _process(paths, word)))
+    proc = str(paths.proc)
+    return tuple(found for word in words if (found := _process(proc, word)))
 
 
 def oom_kills(paths: Paths, control_group: str) -> int | None:
@@ -61,9 +63,9 @@ def _folder(paths: Paths, control_group: str) -> Path | None:
     return next((folder for folder in folders if folder.is_dir()), None)
 
 
-def _process(paths: Paths, pid: str) -> Process | None:
+def _process(proc: str, pid: str) -> Process | None:
     """None where it is gone."""
-    text = read_text(paths.proc / pid / "stat")
+    text = read_text(Path(f"{proc}/{pid}/stat"))
     before, _, after = (text or "").rpartition(")")
     fields = after.split()
     if len(fields) < 22:
@@ -73,6 +75,6 @@ def _process(paths: Paths, pid: str) -> Process | None:
         pid=int(pid),
         name=before.partition("(")[2],
         state=fields[0],
-        cpu_seconds=(user + system) / os.sysconf("SC_CLK_TCK"),
-        rss_bytes=pages * os.sysconf("SC_PAGE_SIZE"),
+        cpu_seconds=(user + system) / _TICKS,
+        rss_bytes=pages * _PAGE_BYTES,
     )

@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -51,10 +52,10 @@ listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
 print(listener.getsockname()[1], flush=True)
 def serve(peer):
     try:
-        asked = peer.recv(65536)
-        body = metrics if b"/metrics" in asked else choice if b"POST" in asked else ""
-        text = body.encode()
-        peer.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(text) + text)
+        while asked := peer.recv(65536):
+            body = metrics if b"/metrics" in asked else choice if b"POST" in asked else ""
+            text = body.encode()
+            peer.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(text) + text)
     except OSError:
         pass
     peer.close()
@@ -122,7 +123,7 @@ class Measured:
     ) -> None:
         self.now = 0.0
         self.probes = 0
-        self._open = 0
+        self._answered = threading.Semaphore(0)
         self._spawn = spawn
         self.watchdog = Watchdog(
             paths, lambda: Units(instances), lambda: self.now, self._count, lambda _: None
@@ -130,21 +131,21 @@ class Measured:
 
     def _count(self, work: Callable[[], None]) -> None:
         self.probes += 1
-        self._open += 1
 
         def counted() -> None:
             try:
                 work()
             finally:
-                self._open -= 1
+                self._answered.release()
 
         self._spawn(counted)
 
     def cycle(self) -> None:
         for _ in range(INTERVAL):
+            before = self.probes
             self.watchdog.step()
-            while self._open:
-                time.sleep(0.0005)
+            for _ in range(self.probes - before):
+                self._answered.acquire()
             self.now += 1
 
 

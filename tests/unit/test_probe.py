@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 
-from epyc_vllm_agent.doors.probe import base_url, completion, health, listed
+from epyc_vllm_agent.doors.probe import (
+    Counters,
+    base_url,
+    completion,
+    counters,
+    health,
+    listed,
+    open_client,
+)
 from epyc_vllm_agent.facts.model import EndpointKind
 from tests.httpserver import Server
 
@@ -39,6 +47,20 @@ def test_a_healthy_server(server: Server) -> None:
     ):
         assert (probe.ok, probe.reason, probe.refused) == (True, None, False)
         assert 0 < probe.seconds < 10
+
+
+def test_a_look_has_one_connection_and_the_next_look_another(server: Server) -> None:
+    server.answer("/health", "")
+    server.answer(
+        "/metrics", 'vllm:num_requests_running 1\nvllm:generation_tokens_total{a="}"} 2\n'
+    )
+    client = open_client()
+    for _ in range(2):
+        assert health(server.url, client=client).ok
+        assert counters(server.url, client) == Counters(1, 0, 0, 2)
+    first, second, third, fourth = server.peers
+    assert first == second != third == fourth
+    client.close()
 
 
 def test_nobody_listens(free_port: int) -> None:
