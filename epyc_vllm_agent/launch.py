@@ -7,6 +7,7 @@ from pathlib import Path
 from epyc_vllm_agent.config.config import EndpointConfig
 from epyc_vllm_agent.doors import cgroups, containers, docker, podman
 from epyc_vllm_agent.doors.command import Line
+from epyc_vllm_agent.doors.probed import Probed
 from epyc_vllm_agent.errors import Refused
 from epyc_vllm_agent.paths import Paths
 from epyc_vllm_agent.plan.runtime import DOCKER, HOST, PODMAN, Engine, Runtimes, choose
@@ -55,7 +56,7 @@ def in_container(
     engine: Engine,
     stack: str,
     previous: EndpointPlan | None,
-) -> tuple[Stack, Container]:
+) -> tuple[Probed, Container]:
     """The stack in the image, and what runs it. An image that is not here yet has the stack that
     its recipe tells, not probed."""
     image, known = chosen.image, recipe.images.of(stack)
@@ -72,7 +73,8 @@ def in_container(
     if here:
         return containers.probe(engine.program, here, stack, paths.cache / "probes"), container
     vllm, zentorch = (known.vllm, known.zentorch) if image == known.image else (None, None)
-    return Stack(stack, vllm, zentorch, torch=None, platform=None, probed=False), container
+    told = Stack(stack, vllm, zentorch, torch=None, platform=None, probed=False)
+    return Probed(told, None), container
 
 
 def look(recipe: Recipe, config: EndpointConfig, image: str) -> Runtimes:

@@ -2,8 +2,9 @@
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 from epyc_vllm_agent.changes.installed import stored_plan, stored_plans
@@ -12,7 +13,9 @@ from epyc_vllm_agent.data import read_data
 from epyc_vllm_agent.doors import environment
 from epyc_vllm_agent.doors.hub import Hub, describe_directory
 from epyc_vllm_agent.doors.hubcache import Cache
+from epyc_vllm_agent.doors.probed import Probed
 from epyc_vllm_agent.errors import ActionFailed, Refused
+from epyc_vllm_agent.facts.catalog import Registry, shipped_registry
 from epyc_vllm_agent.facts.gather import gather
 from epyc_vllm_agent.facts.generations import Generations
 from epyc_vllm_agent.facts.host import HostFacts
@@ -84,7 +87,7 @@ def survey(paths: Paths, far: str | None = None) -> Survey:
     )
 
 
-def hub(survey: Survey) -> Hub:
+def hub(survey: Survey, registry: Callable[[], Registry] = shipped_registry) -> Hub:
     """The model hub as configured; HF_TOKEN of the caller wins over the token file."""
     cache = survey.paths.models
     if not os.access(cache, os.W_OK):  # `plan` by an ordinary user describes in a cache of his own
@@ -93,6 +96,7 @@ def hub(survey: Survey) -> Hub:
         cache,
         endpoint=os.environ.get("HF_ENDPOINT") or survey.config.hub_endpoint,
         token=_far_token(survey.config) if survey.far else _own_token(survey.config),
+        registry=registry,
     )
 
 
@@ -104,27 +108,47 @@ def resolve(
     `new_image`: an image is about to be brought for it. `new_revision`: the revision was asked for
     just now.
     """
+    revision = config.revision if new_revision else _revision(survey, config)
+    # Asking a stack for the first time takes long: a model that is not there is told before.
+    asked = cache(lambda: serving(survey, config, new_image))
+    model, path = describe(survey, config, revision, lambda: _registry(asked()[0]))
+    probed, launch = asked()
+    return Resolved(config, model, path, probed.stack, launch, _load(survey, config))
+
+
+def resolve_with_image(survey: Survey, resolved: Resolved, new_image: bool) -> Resolved:
+    """The same once its image is here: only now it is known what the vLLM in it serves."""
+    config, known = resolved.config, resolved.model.revision
+    probed, launch = serving(survey, config, new_image)
+    model, _ = describe(survey, config, known, lambda: _registry(probed))
+    return replace(resolved, model=model, stack=probed.stack, launch=launch)
+
+
+def describe(
+    survey: Survey, config: EndpointConfig, revision: str | None, registry: Callable[[], Registry]
+) -> tuple[ModelFacts, str]:
+    """The model's facts, judged by what the vLLM that will run lists, and where it lies."""
     directory = config.model_dir or (config.model if config.model.startswith("/") else None)
-    if directory:
-        if survey.far:
-            raise Refused(
-                "directory-elsewhere",
-                f"{directory} is a directory on {survey.far}: it cannot be read from here",
-                f"run the plan on {survey.far} itself, or name a model of the hub",
-            )
-        model, path = replace(describe_directory(Path(directory)), id=config.model), directory
-    else:
-        revision = config.revision if new_revision else _revision(survey, config)
-        model = hub(survey).describe(config.model, revision)
+    if directory is None:
+        model = hub(survey, registry).describe(config.model, revision)
         snapshot = Cache(survey.paths.models).snapshot(config.model, model.revision or "main")
-        path = survey.host_path(snapshot)
-    stack, launch = serving(survey, config, new_image)
-    return Resolved(config, model, path, stack, launch, _load(survey, config))
+        return model, survey.host_path(snapshot)
+    if survey.far:
+        raise Refused(
+            "directory-elsewhere",
+            f"{directory} is a directory on {survey.far}: it cannot be read from here",
+            f"run the plan on {survey.far} itself, or name a model of the hub",
+        )
+    return replace(describe_directory(Path(directory), registry), id=config.model), directory
+
+
+def _registry(probed: Probed) -> Registry:
+    return probed.registry or shipped_registry(probed.stack.vllm)
 
 
 def serving(
     survey: Survey, config: EndpointConfig, new_image: bool = False
-) -> tuple[Stack, Launch]:
+) -> tuple[Probed, Launch]:
     """The runtime that the endpoint gets: the stack in it and what starts it.
 
     An image that the endpoint's stored plan has is kept, unless a `new_image` was just brought.
@@ -132,35 +156,41 @@ def serving(
     recipe, cpu = survey.recipe, survey.facts.cpu
     where = config.environment or recipe.environment.default_path
     if survey.far:  # which runtimes it has is not asked
-        return stack_of(survey, where), _launch(survey, where)
+        return ask_environment(survey, where), _launch(survey, where)
     wanted = stack_name(cpu)
     previous = None if new_image else _previous(survey, config.name)
     chosen = choose_runtime(recipe, config, wanted, previous, new_image)
     if chosen.engine is None:
-        stack, launch = stack_of(survey, where), _launch(survey, where)
+        probed, launch = ask_environment(survey, where), _launch(survey, where)
     else:
-        stack, container = in_container(
+        probed, container = in_container(
             survey.paths, recipe, chosen, chosen.engine, wanted, previous
         )
         launch = Launch(None, None, None, (), "root", _agent(), container)
-        if stack.probed:
-            rules = survey.shipped.stacks.platforms
-            stack = replace(stack, name=served_name(cpu, stack, rules))
-    extra = switches(stack, recipe.throughput) if config.throughput else ()
-    return stack, replace(launch, switches=extra, reason=chosen.reason)
+        if probed.stack.probed:
+            probed = _named(survey, probed)
+    extra = switches(probed.stack, recipe.throughput) if config.throughput else ()
+    return probed, replace(launch, switches=extra, reason=chosen.reason)
 
 
-def stack_of(survey: Survey, where: str, remember: bool = True) -> Stack:
-    """The stack in the environment `where`; of another machine as far as it can be told here."""
-    cpu, rules = survey.facts.cpu, survey.shipped.stacks.platforms
-    wanted = stack_name(cpu)
+def ask_environment(survey: Survey, where: str, remember: bool = True) -> Probed:
+    """What the vLLM in the environment `where` says; of another machine as far as it can be told
+    here."""
+    wanted = stack_name(survey.facts.cpu)
     if survey.far:
-        return _predicted(survey, assumed(survey.shipped.stacks, wanted))
+        return Probed(_predicted(survey, assumed(survey.shipped.stacks, wanted)), None)
     probes = survey.paths.cache / "probes"
-    stack = environment.probe(where, wanted, survey.config.user, probes, remember)
+    probed = environment.probe(where, wanted, survey.config.user, probes, remember)
     if survey.is_elsewhere:  # what vLLM chose here says nothing of the CPU there
-        return _predicted(survey, stack)
-    return replace(stack, name=served_name(cpu, stack, rules))
+        return replace(probed, stack=_predicted(survey, probed.stack))
+    return _named(survey, probed)
+
+
+def _named(survey: Survey, probed: Probed) -> Probed:
+    """By the stack that will really serve, which may be another than was wanted."""
+    rules = survey.shipped.stacks.platforms
+    name = served_name(survey.facts.cpu, probed.stack, rules)
+    return replace(probed, stack=replace(probed.stack, name=name))
 
 
 def assumed(stacks: Stacks, name: str) -> Stack:

@@ -73,6 +73,7 @@ def model_facts(**changes: Any) -> ModelFacts:
         "hidden_size": 4096,
         "attention_heads": 32,
         "kv": kv_layout(),
+        "registry_vllm": "0.32.0",
     }
     return ModelFacts(**(values | changes))
 

@@ -1,7 +1,7 @@
 """From an endpoint that was asked for to one that answers: fetch, converge, verify."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from epyc_vllm_agent import launch, pipeline
 from epyc_vllm_agent.apply import converge
@@ -95,8 +95,8 @@ def _with_image(
 ) -> EndpointPlan:
     """The plan with the image here and its stack probed: only now its gates are known for sure."""
     launch.fetch(container, fetching.archive, fetching.image)
-    stack, made = pipeline.serving(survey, resolved.config, fetching.archive is not None)
-    plan = pipeline.make_plan(survey, replace(resolved, stack=stack, launch=made))
+    resolved = pipeline.resolve_with_image(survey, resolved, fetching.archive is not None)
+    plan = pipeline.make_plan(survey, resolved)
     require_startable(plan)
     return plan
 

@@ -103,7 +103,7 @@ def limits_of(doctor: str, quadlet: str) -> Limits:
 
 def _environment(survey: Survey, path: str) -> Environment:
     try:
-        stack = pipeline.stack_of(survey, path, remember=False)
+        stack = pipeline.ask_environment(survey, path, remember=False).stack
     except AgentError as error:
         return Environment(path, None, error.message, error.hint)
     return Environment(

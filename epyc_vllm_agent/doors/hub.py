@@ -39,6 +39,7 @@ from epyc_vllm_agent.doors.huberrors import (
 )
 from epyc_vllm_agent.doors.hubwork import Meter, bar_class, run_all, within
 from epyc_vllm_agent.errors import ActionFailed, ConfigError
+from epyc_vllm_agent.facts.catalog import Registry, shipped_registry
 from epyc_vllm_agent.facts.checkpoint import CONFIG, TEXT_FILES, read_checkpoint
 from epyc_vllm_agent.facts.model import ModelFacts, RepoFile
 from epyc_vllm_agent.facts.weights import HEADER_LIMIT, Tensor, choose_weight_files
@@ -57,7 +58,8 @@ class Hub:
     """A model hub and the cache that its models are kept in.
 
     `endpoint` None is the library's own (HF_ENDPOINT or the public hub); a token is used only if
-    it is given here. `fallback` holds why the last description came from the cache, if it did.
+    it is given here. `registry` tells what the vLLM that will serve lists; it is asked once the
+    model is there. `fallback` holds why the last description came from the cache, if it did.
     """
 
     def __init__(
@@ -68,12 +70,14 @@ class Hub:
         token: str | None = None,
         budget_seconds: float = 60.0,
         stall_seconds: float = 60.0,
+        registry: Callable[[], Registry] = shipped_registry,
     ) -> None:
         self._cache = Cache(cache)
         self._endpoint = endpoint
         self._token = token
         self._budget_seconds = budget_seconds
         self._stall_seconds = stall_seconds
+        self._registry = registry
         self._deadline = 0.0
         self._server_errors = 0
         self.requests = 0  # sent to the hub by this object
@@ -172,6 +176,7 @@ class Hub:
             texts,
             repository.pipeline_tag,
             tensors=tensors,
+            registry=self._registry(),
         )
 
     def _look_up(self, model: str, revision: str | None) -> Repository:
@@ -331,7 +336,9 @@ class Hub:
             raise ServerError(response.status_code)
 
 
-def describe_directory(path: Path) -> ModelFacts:
+def describe_directory(
+    path: Path, registry: Callable[[], Registry] = shipped_registry
+) -> ModelFacts:
     """The facts of a model that lies in a local directory."""
     if not path.is_dir():
         raise ConfigError(
@@ -350,7 +357,7 @@ def describe_directory(path: Path) -> ModelFacts:
             f"the model directory {path} cannot be read ({error.strerror})",
             "the files must be readable by root and by the user that the server runs as",
         ) from error
-    return read_checkpoint(str(path), None, files, texts, tensors=tensors)
+    return read_checkpoint(str(path), None, files, texts, tensors=tensors, registry=registry())
 
 
 def _not_cached(model: str, revision: str | None) -> ActionFailed:

@@ -8,10 +8,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 from epyc_vllm_agent.data import read_data
 
-VALIDATED_VLLM = "0.32.0"
+SHIPPED_VLLM = ("0.32.0", "0.25.1")  # a table for each version of data/stacks.json
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +66,8 @@ class ModelNotes:
     extra_layer_prefixes: Mapping[str, str]  # model_type: prefix before a layer's number
 
 
-def parse_registry(text: str) -> Registry:
+def parse_registry(table: Mapping[str, Any]) -> Registry:
     """A table as packaging/registry-table prints it; also what a probed stack answers."""
-    table = json.loads(text)
     names = {name: frozenset(members) for name, members in table["categories"].items()}
     return Registry(
         vllm=table["vllm"],
@@ -85,9 +85,15 @@ def parse_registry(text: str) -> Registry:
     )
 
 
+def shipped_registry(vllm: str | None = None) -> Registry:
+    """The table that stands in where a vLLM cannot be asked: its version's own, else the first."""
+    public = (vllm or "").partition("+")[0]
+    return _shipped(public if public in SHIPPED_VLLM else SHIPPED_VLLM[0])
+
+
 @cache
-def shipped_registry(vllm: str = VALIDATED_VLLM) -> Registry:
-    return parse_registry(read_data(f"registry-vllm-{vllm}.json"))
+def _shipped(vllm: str) -> Registry:
+    return parse_registry(json.loads(read_data(f"registry-vllm-{vllm}.json")))
 
 
 @cache

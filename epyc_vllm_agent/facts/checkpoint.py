@@ -102,6 +102,7 @@ def read_checkpoint(
         kv=layout,
         kv_heads=_kv_heads(layout),
         parameters=loaded.parameters,
+        registry_vllm=registry.vllm,
         listed=any(registry.lists(name) for name in architectures),
         cpu_refusal=cpu_refusal(outer, language, registry, notes),
         has_experts=bool(language.integer(*EXPERTS)),

@@ -93,7 +93,8 @@ class ModelFacts:
     kv: KvLayout | None  # None: not computable from config.json
     kv_heads: int | None = None  # the smallest number over the layers; None for MLA
     parameters: int | None = None  # as loaded, where they could be counted
-    listed: bool = True  # the architecture is in vLLM's registry
+    registry_vllm: str | None = None  # the version whose registry it was judged by
+    listed: bool = True  # the architecture is in that registry
     cpu_refusal: str | None = None  # why vLLM's CPU backend will not run it although listed
     files: tuple[RepoFile, ...] = ()  # all that vLLM needs offline: weights, configs, tokenizer
     pipeline_tag: str | None = None

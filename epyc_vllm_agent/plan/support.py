@@ -4,7 +4,6 @@ What it knows of architectures is in ModelFacts (facts/kind.py); here it becomes
 """
 
 from epyc_vllm_agent.config.config import EndpointConfig
-from epyc_vllm_agent.facts.catalog import VALIDATED_VLLM
 from epyc_vllm_agent.facts.model import ModelFacts, ModelKind, TemplateStatus
 from epyc_vllm_agent.plan.gates import ZENTORCH
 from epyc_vllm_agent.plan.stacks import release
@@ -25,7 +24,7 @@ def refusals(config: EndpointConfig, model: ModelFacts, stack: Stack) -> tuple[R
     """Why vLLM will not serve `model` as `config` asks; the most telling reason first."""
     found = (
         _kind(model),
-        None if _has_another_registry(stack) else _unlisted(model),
+        None if _has_another_registry(model, stack) else _unlisted(model),
         _cpu(model),
         _template(config, model),
         _context(config, model),
@@ -40,17 +39,22 @@ def warnings(model: ModelFacts, stack: Stack) -> list[str]:
             "the fit is not to be trusted for a mixture of experts on zentorch: the one that was "
             "measured held about three times its experts' weights; leave as much memory free"
         )
-    if model.kind is not ModelKind.UNKNOWN or not _has_another_registry(stack):
+    if model.kind is not ModelKind.UNKNOWN or not _has_another_registry(model, stack):
         return found
     return [
         *found,
-        f"whether vLLM {stack.vllm} serves {', '.join(model.architectures)} shows when it loads: "
-        f"only the registry of {VALIDATED_VLLM} is known, which does not have it",
+        f"whether {_vllm(stack)} serves {', '.join(model.architectures)} shows when it loads: "
+        f"its own registry is not to be had yet, and that of {model.registry_vllm} has none",
     ]
 
 
-def _has_another_registry(stack: Stack) -> bool:
-    return stack.vllm is not None and release(stack.vllm) != release(VALIDATED_VLLM)
+def _vllm(stack: Stack) -> str:
+    return f"vLLM {stack.vllm}" if stack.vllm else "the vLLM of that image"
+
+
+def _has_another_registry(model: ModelFacts, stack: Stack) -> bool:
+    """The model was judged by a table that stands in for this vLLM's own, which was not asked."""
+    return release(stack.vllm) != release(model.registry_vllm)
 
 
 def longest_context(config: EndpointConfig, model: ModelFacts) -> int | None:
@@ -81,7 +85,8 @@ def _unlisted(model: ModelFacts) -> Refusal | None:
         )
     return Refusal(
         "unsupported-model",
-        f"vLLM {VALIDATED_VLLM} knows no architecture {names}, which is what {model.id} is made of",
+        f"vLLM {model.registry_vllm} knows no architecture {names}, which is what {model.id} is "
+        "made of",
         "choose a model of an architecture that this vLLM lists, or a vLLM that lists this one",
     )
 

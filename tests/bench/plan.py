@@ -17,6 +17,7 @@ from pathlib import Path
 
 from epyc_vllm_agent.changes.installed import encode_plan
 from epyc_vllm_agent.codec import to_plain
+from epyc_vllm_agent.data import read_data
 from epyc_vllm_agent.doors import environment
 from epyc_vllm_agent.doors.hub import Hub
 from epyc_vllm_agent.paths import Paths
@@ -106,7 +107,8 @@ def _environment(paths: Paths, folder: Path) -> str:
         (venv / "bin" / name).touch()
     remembered = paths.cache / "probes" / f"{environment._fingerprint(str(venv))}.json"
     remembered.parent.mkdir(parents=True)
-    remembered.write_text(json.dumps(to_plain(ZEN)))
+    table = json.loads(read_data("registry-vllm-0.32.0.json"))
+    remembered.write_text(json.dumps({"stack": to_plain(ZEN), "registry": table}))
     return str(venv)
 
 

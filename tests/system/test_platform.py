@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.guest.boot import Guest
+from tests.guest.environment import REPOSITORY
 from tests.system.conftest import EpycVllm
 
 pytestmark = pytest.mark.timeout(1800)
@@ -165,6 +166,22 @@ def test_both_sides_of_a_disagreement_are_shown(laid_over: Guest, epyc_vllm: Epy
     message = answer["refusals"][0]["message"]
     assert ZEN_PLATFORM in message
     assert CPU_PLATFORM in message
+
+
+def test_the_shipped_table_is_what_vllm_lists(guest: Guest, epyc_vllm: EpycVllm) -> None:
+    assert planned(epyc_vllm)["refusals"] == []
+    remembered = json.loads(guest.sh("cat /var/cache/epyc-vllm/probes/*.json"))
+    shipped = REPOSITORY / f"data/registry-vllm-{remembered['registry']['vllm']}.json"
+    assert remembered["registry"] == json.loads(shipped.read_text())
+
+
+def test_a_model_is_judged_by_the_vllm_that_is_there(laid_over: Guest, epyc_vllm: EpycVllm) -> None:
+    packages = site(laid_over)
+    registry = f"{packages}/vllm/model_executor/models/registry.py"
+    laid_over.sh(f"sed -i '/\"Qwen3ForCausalLM\":/d' {registry} && touch {packages}")
+    (refusal,) = planned(epyc_vllm)["refusals"]
+    assert refusal["code"] == "unsupported-model"
+    assert "knows no architecture Qwen3ForCausalLM" in refusal["message"]
 
 
 def test_the_stock_route_serves(guest: Guest, epyc_vllm: EpycVllm) -> None:

@@ -107,7 +107,7 @@ def venv(command: Command, tmp_path: Path) -> str:
     probes = command.paths.cache / "probes"
     probes.mkdir(parents=True)
     remembered = probes / f"{environment._fingerprint(str(folder))}.json"
-    remembered.write_text(json.dumps(to_plain(ZEN)))
+    remembered.write_text(json.dumps({"stack": to_plain(ZEN), "registry": None}))
     return str(folder)
 
 

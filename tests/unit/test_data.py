@@ -31,7 +31,8 @@ READERS: dict[str, Callable[[str], Any]] = {
     "generations.json": Generations.from_json,
     "models.json": lambda _: model_notes(),
     "quadlet.json": Keys.from_json,
-    "registry-vllm-0.32.0.json": parse_registry,
+    "registry-vllm-0.25.1.json": lambda text: parse_registry(json.loads(text)),
+    "registry-vllm-0.32.0.json": lambda text: parse_registry(json.loads(text)),
     "sizing.json": Figures.from_json,
     "stacks.json": Stacks.from_json,
 }

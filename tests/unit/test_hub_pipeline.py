@@ -2,18 +2,23 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from epyc_vllm_agent import pipeline
 from epyc_vllm_agent.changes.installed import encode_plan
+from epyc_vllm_agent.codec import to_plain
 from epyc_vllm_agent.config.config import EndpointConfig
+from epyc_vllm_agent.data import read_data
+from epyc_vllm_agent.doors import environment, probed
+from epyc_vllm_agent.errors import ConfigError
 from epyc_vllm_agent.pipeline import Survey
 from tests.guest import models
 from tests.hosts import HOSTS, build
 from tests.hubserver import HubServer
-from tests.plans import endpoint
+from tests.plans import ZEN, endpoint
 
 MODEL = "org/tiny"
 
@@ -88,6 +93,44 @@ def test_another_model_or_revision_is_looked_up(
     # As edited into the endpoint's file.
     assert pipeline.resolve(survey, config("main")).model.revision != first
     assert pipeline.resolve(survey, config(first)).model.revision == first
+
+
+@pytest.fixture
+def venv(tmp_path: Path) -> str:
+    for name in ("python", "vllm"):
+        (tmp_path / "venv/bin").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "venv/bin" / name).touch()
+    return str(tmp_path / "venv")
+
+
+@pytest.mark.parametrize(
+    ("names", "codes"),
+    [(["Qwen3ForCausalLM"], []), (["Qwen4ForCausalLM"], ["unsupported-model"])],
+)
+def test_a_model_is_judged_by_what_the_probed_vllm_lists(
+    server: HubServer, tmp_path: Path, venv: str, names: list[str], codes: list[str]
+) -> None:
+    here = pipeline.survey(build(HOSTS["genoa-1s"], tmp_path / "host"))
+    table = json.loads(read_data("registry-vllm-0.32.0.json")) | {"vllm": "0.40.0"}
+    table["categories"] = {name: [] for name in table["categories"]} | {"text_generation": names}
+    stack = to_plain(replace(ZEN, vllm="0.40.0+cpu"))
+    file = here.paths.cache / "probes" / f"{environment._fingerprint(venv)}.json"
+    probed.remember(file, json.dumps({"stack": stack, "registry": table}))
+    made = endpoint("tiny", model=MODEL, environment=venv)
+    plan = pipeline.make_plan(here, pipeline.resolve(here, made))
+    assert [refusal.code for refusal in plan.refusals] == codes
+    if codes:
+        assert "vLLM 0.40.0 knows no architecture Qwen3ForCausalLM" in plan.refusals[0].message
+
+
+def test_a_model_that_is_not_there_is_told_before_a_stack_is_asked(
+    server: HubServer, tmp_path: Path, venv: str
+) -> None:
+    """A unit test that starts a program fails, and asking would."""
+    here = pipeline.survey(build(HOSTS["genoa-1s"], tmp_path / "host"))
+    with pytest.raises(ConfigError) as failed:
+        pipeline.resolve(here, endpoint("tiny", model="org/absent", environment=venv))
+    assert failed.value.code == "unknown-model"
 
 
 def test_how_often_the_hub_is_asked(survey: Survey, server: HubServer) -> None:
