@@ -1,6 +1,7 @@
 """unit: the steps that an instance's systemd unit calls; not for people."""
 
 import os
+from pathlib import Path
 
 import click
 
@@ -20,6 +21,13 @@ def unit() -> None:
 def preflight(context: Context, instance: str) -> None:
     """Before the server starts: is everything as planned?"""
     unit_steps.preflight(context.paths, instance, _variable("INVOCATION_ID"))
+
+
+@unit.command(context_settings={"ignore_unknown_options": True})
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def serve(command: tuple[str, ...]) -> None:
+    """Become the server, with the API key in its environment."""
+    unit_steps.serve(Path(_variable("CREDENTIALS_DIRECTORY")), command)
 
 
 @unit.command()

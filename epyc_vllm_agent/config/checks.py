@@ -49,8 +49,8 @@ def prefix(value: object) -> str:
     return found
 
 
-def environment_file(value: object) -> str:
-    """A path for EnvironmentFile=, which knows no quotes and expands glob(7) patterns."""
+def key_file(value: object) -> str:
+    """A path for LoadCredential=, which knows no quotes; a list of paths is none either."""
     found = path(value)
     if re.search(r"[\s*?\[\\]", found):
         raise ValueError("must be an absolute path without blanks, wildcards and backslashes")

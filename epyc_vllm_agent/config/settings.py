@@ -99,7 +99,7 @@ ENDPOINT = (
     Setting("env", checks.variables, (), "further environment variables of vLLM"),
     Setting(
         "api_key_file",
-        checks.environment_file,
+        checks.key_file,
         None,
         "root-only file with a line VLLM_API_KEY=...",
     ),

@@ -187,6 +187,10 @@ class EndpointPlan:
             parts.append(container.pinned.rpartition(":")[2][:12])
         return re.sub(r"[^A-Za-z0-9.+-]", "_", "-".join(parts))
 
+    def cache_folder(self, instance: Instance) -> str:
+        """Where an instance's server keeps what it compiled."""
+        return f"/var/cache/epyc-vllm/{instance.name}/{self.cache_key}"
+
     def instance(self, name: str) -> Instance | None:
         return next((instance for instance in self.instances if instance.name == name), None)
 

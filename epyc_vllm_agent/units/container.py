@@ -10,7 +10,7 @@ from epyc_vllm_agent import cpulist
 from epyc_vllm_agent.plan.values import Container, EndpointPlan, Instance
 from epyc_vllm_agent.units.quadlet import Option
 
-CACHE = "/var/cache/epyc-vllm"  # inside and outside
+CACHE = "/var/cache/epyc-vllm"  # inside
 HUB = "/root/.cache/huggingface"
 MODEL, TEMPLATE = "/srv/model", "/srv/chat-template.jinja"
 KEY = "/run/epyc-vllm/api-key"
@@ -42,7 +42,7 @@ def volumes(plan: EndpointPlan, instance: Instance) -> tuple[str, ...]:
     """source:target[:ro]. A snapshot is links into the hub's cache, which is mounted whole."""
     found = _IN_HUB.fullmatch(plan.model.path)
     model = f"{found['hub']}:{HUB}:ro" if found else f"{plan.model.path}:{MODEL}:ro"
-    cache = f"{CACHE}/{instance.name}/{plan.cache_key}:{CACHE}"
+    cache = f"{plan.cache_folder(instance)}:{CACHE}"
     template = [f"{plan.config.chat_template}:{TEMPLATE}:ro"] if plan.config.chat_template else []
     key = [f"{key_file(instance)}:{KEY}:ro"] if plan.config.api_key_file else []
     return (model, cache, *template, *key)

@@ -90,9 +90,8 @@ def command(plan: EndpointPlan, instance: Instance) -> tuple[str, ...]:
     """The argument vector that serves: what pins and contains it, then `vllm serve`."""
     served = arguments(plan, instance)
     if plan.launch.container is None:
-        return (
-            *_pin(plan, instance), f"{plan.launch.environment}/bin/vllm", "serve", *served
-        )  # fmt: skip
+        vllm = f"{plan.launch.environment}/bin/vllm"
+        return (*_with_key(plan), *_pin(plan, instance), vllm, "serve", *served)
     # In the foreground and with no log of its own: what it says is the unit's.
     run = [plan.launch.container.program, "run", "--rm", "--log-driver=none"]
     if plan.runtime == "podman":
@@ -128,6 +127,12 @@ def arguments(plan: EndpointPlan, instance: Instance) -> tuple[str, ...]:
     return (*found, *config.vllm_args)
 
 
+def _with_key(plan: EndpointPlan) -> tuple[str, ...]:
+    """What gives the API key to the server, and to it alone: a unit's EnvironmentFile= would give
+    it to the agent's own steps too."""
+    return (plan.launch.agent, "unit", "serve", "--") if plan.config.api_key_file else ()
+
+
 def _pin(plan: EndpointPlan, instance: Instance) -> tuple[str, ...]:
     """numactl binds CPUs and memory, taskset only CPUs; without both the server runs unpinned."""
     nodes, cpus = cpulist.format(instance.nodes), cpulist.format(instance.cpus)
@@ -141,7 +146,7 @@ def _pin(plan: EndpointPlan, instance: Instance) -> tuple[str, ...]:
 
 def environment(plan: EndpointPlan, instance: Instance) -> tuple[tuple[str, str], ...]:
     """vLLM's environment; the administrator's own variables come last."""
-    cache_root = f"/var/cache/epyc-vllm/{instance.name}"
+    cache_root = plan.cache_folder(instance)
     values = [
         ("VLLM_CPU_OMP_THREADS_BIND", instance.threads_bind),
         ("VLLM_CPU_KVCACHE_SPACE", str(instance.kv_gib_per_rank)),

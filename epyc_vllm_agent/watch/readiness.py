@@ -45,14 +45,17 @@ def api_key(plan: EndpointPlan) -> str | None:
 
     Raises ActionFailed where there is none: vLLM takes an empty key for no key, and would be open.
     """
-    if plan.config.api_key_file is None:
-        return None
+    return None if plan.config.api_key_file is None else key_in(Path(plan.config.api_key_file))
+
+
+def key_in(path: Path) -> str:
+    """The key in a file with a line VLLM_API_KEY=...; raises ActionFailed where there is none."""
     try:
-        text = Path(plan.config.api_key_file).read_text(encoding="utf-8", errors="replace")
+        text = path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         raise ActionFailed(
             "key-unreadable",
-            f"the API key file {plan.config.api_key_file} cannot be read ({error.strerror})",
+            f"the API key file {path} cannot be read ({error.strerror})",
             "run this as root",
         ) from error
     lines = [line.strip().partition("=") for line in text.splitlines()]
@@ -61,7 +64,7 @@ def api_key(plan: EndpointPlan) -> str | None:
     if not re.fullmatch(_KEY, key):
         raise ActionFailed(
             "key-missing",
-            f"{plan.config.api_key_file} has no line VLLM_API_KEY=... with a key that HTTP headers "
+            f"{path} has no line VLLM_API_KEY=... with a key that HTTP headers "
             "and systemd carry",
             "write the key into it as one line VLLM_API_KEY=..., of ASCII characters without "
             "blanks, quotes and backslashes",

@@ -1,4 +1,4 @@
-"""The steps that an instance's unit calls: preflight, ready, stopping, stopped.
+"""The steps that an instance's unit calls: preflight, serve, ready, stopping, stopped.
 
 Whether an end was asked for: ExecStop= runs for a stop that was asked for and for a process that
 ended by itself, but only in the first case is there still a main process (systemd.service(5)). A
@@ -6,8 +6,12 @@ stop while the server loads runs no ExecStop=, but signals the step that waits f
 is queued would not tell: a start that follows a stop at once has replaced it.
 """
 
+import os
+import shutil
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NoReturn
 
 from epyc_vllm_agent.changes.installed import stored_plan
 from epyc_vllm_agent.data import read_data
@@ -37,6 +41,14 @@ def preflight(paths: Paths, name: str, invocation_id: str) -> None:
     contained.prepare(paths, plan, instance)
 
 
+def serve(credentials: Path, command: Sequence[str]) -> NoReturn:
+    """ExecStart of a server with an API key: becomes `command`, with the key in its environment."""
+    key = readiness.key_in(credentials / "api-key")
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and exec would keep that
+    os.umask(0o077)  # the unit's own, which the command line widens for files that others read
+    os.execve(command[0], command, {**os.environ, "VLLM_API_KEY": key})
+
+
 def ready(paths: Paths, name: str, invocation_id: str, main_pid: int) -> None:
     """ExecStartPost: returns when the instance has answered; raises ActionFailed otherwise."""
     plan, instance = _planned(paths, name)
@@ -61,11 +73,23 @@ def ready(paths: Paths, name: str, invocation_id: str, main_pid: int) -> None:
         lent.lend(paths, name, readiness.api_key(plan))
         group = contained.server_group(paths, plan, instance)
         marks.write(paths, name, Mark(invocation_id, readiness.SERVING, control_group=group))
+        _drop_stale_caches(paths, plan, name)
         return
     marks.write(paths, name, Mark(invocation_id, result.phase, result.probe.reason))
     raise ActionFailed(
         "not-ready", f"{name} failed in phase {result.phase}: {result.probe.reason}", None
     )
+
+
+def _drop_stale_caches(paths: Paths, plan: EndpointPlan, name: str) -> None:
+    """What another stack compiled is of no use any more once this one serves."""
+    for path in (paths.cache / name).glob("*"):
+        if path.name == plan.cache_key:
+            continue
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def stopping(paths: Paths, name: str, invocation_id: str, main_pid: str | None) -> None:

@@ -30,7 +30,7 @@ class Standin:
 
     def record(self, instance: str) -> dict[str, Any]:
         """argv, environ, uid, cwd and cpus of the instance's server."""
-        text = self.guest.read(f"/var/cache/epyc-vllm/{instance}/standin.json")
+        text = self.guest.sh(f"cat /var/cache/epyc-vllm/{instance}/*/standin.json")
         found: dict[str, Any] = json.loads(text)
         return found
 

@@ -175,9 +175,9 @@ def test_a_share_is_bound_to_its_cpus() -> None:
 
 def test_taskset_and_nothing() -> None:
     made = _milan()
-    assert command(made, made.instances[0])[:3] == ("/usr/bin/taskset", "--cpu-list", "0-1,16-17")
+    assert command(made, made.instances[0])[4:7] == ("/usr/bin/taskset", "--cpu-list", "0-1,16-17")
     bare = replace(made, launch=replace(made.launch, taskset=None))
-    assert command(bare, bare.instances[0])[0] == "/opt/vllm/bin/vllm"
+    assert command(bare, bare.instances[0])[4] == "/opt/vllm/bin/vllm"
 
 
 @pytest.mark.parametrize("accept", [[], ["custom-code"]])
@@ -193,8 +193,10 @@ def test_the_environment_is_offline_and_holds_no_secret() -> None:
     assert variables["HF_HUB_OFFLINE"] == "1"
     assert "LD_PRELOAD" not in variables
     assert variables["VLLM_ENGINE_READY_TIMEOUT_S"] == "120"
-    assert variables["HOME"] == f"/var/cache/epyc-vllm/{instance.name}"
-    assert values(text, "EnvironmentFile") == ["/etc/epyc-vllm/api-key"]
+    assert variables["HOME"] == made.cache_folder(instance)
+    assert values(text, "LoadCredential") == ["api-key:/etc/epyc-vllm/api-key"]
+    assert command(made, instance)[:4] == (LAUNCH.agent, "unit", "serve", "--")
+    assert "EnvironmentFile" not in text
     assert "TOKEN" not in text
 
 
