@@ -30,7 +30,15 @@ def path(value: object) -> str:
     found = text(value)
     if not found.startswith("/"):
         raise ValueError("must be an absolute path")
+    if {".", ".."} & {*found.split("/")}:  # systemd drops such a path with no more than a warning
+        raise ValueError('must be a path without "." and ".." in it')
     return found
+
+
+def model(value: object) -> str:
+    """A hub's id or a directory."""
+    found = text(value)
+    return path(found) if found.startswith("/") else found
 
 
 def name(value: object) -> str:

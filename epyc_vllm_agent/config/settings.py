@@ -33,7 +33,7 @@ class Setting:
 
 
 ENDPOINT = (
-    Setting("model", checks.text, None, "hub id (org/name) or a directory with a model", False),
+    Setting("model", checks.model, None, "hub id (org/name) or a directory with a model", False),
     Setting("revision", checks.text, None, "branch, tag or commit of the hub model", False),
     Setting(
         "served_model_name",

@@ -1,9 +1,12 @@
 """Running another program: the only caller of subprocess. No shell, always a time limit."""
 
+import os
+import signal
 import subprocess
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 from epyc_vllm_agent.errors import ActionFailed
 
@@ -100,3 +103,9 @@ def follow(arguments: Sequence[str], *, timeout_seconds: float, tell: Line) -> F
             "run it by hand to see what it waits for",
         )
     return Finished(status, "".join(lines), "")
+
+
+def become(command: Sequence[str], variables: Mapping[str, str]) -> NoReturn:
+    """Replaces this process by `command`, with `variables` added to its environment."""
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and exec would keep that
+    os.execve(command[0], list(command), {**os.environ, **variables})  # noqa: S606 - no shell

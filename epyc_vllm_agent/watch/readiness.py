@@ -64,8 +64,7 @@ def key_in(path: Path) -> str:
     if not re.fullmatch(_KEY, key):
         raise ActionFailed(
             "key-missing",
-            f"{path} has no line VLLM_API_KEY=... with a key that HTTP headers "
-            "and systemd carry",
+            f"{path} has no line VLLM_API_KEY=... with a key that HTTP headers and systemd carry",
             "write the key into it as one line VLLM_API_KEY=..., of ASCII characters without "
             "blanks, quotes and backslashes",
         )

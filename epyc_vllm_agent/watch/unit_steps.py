@@ -15,6 +15,7 @@ from typing import NoReturn
 
 from epyc_vllm_agent.changes.installed import stored_plan
 from epyc_vllm_agent.data import read_data
+from epyc_vllm_agent.doors.command import become
 from epyc_vllm_agent.doors.systemd import DBusSystemd
 from epyc_vllm_agent.errors import ActionFailed, Refused
 from epyc_vllm_agent.facts.gather import gather
@@ -44,9 +45,8 @@ def preflight(paths: Paths, name: str, invocation_id: str) -> None:
 def serve(credentials: Path, command: Sequence[str]) -> NoReturn:
     """ExecStart of a server with an API key: becomes `command`, with the key in its environment."""
     key = readiness.key_in(credentials / "api-key")
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and exec would keep that
     os.umask(0o077)  # the unit's own, which the command line widens for files that others read
-    os.execve(command[0], command, {**os.environ, "VLLM_API_KEY": key})
+    become(command, {"VLLM_API_KEY": key})
 
 
 def ready(paths: Paths, name: str, invocation_id: str, main_pid: int) -> None:

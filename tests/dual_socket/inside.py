@@ -20,8 +20,17 @@ PLAN = Path(f"/var/lib/epyc-vllm/plans/{ENDPOINT}.json")
 BOOTS = Path("/var/lib/dual-socket-boots")
 
 
+STEPS: list[str] = []  # what was run, with the time since boot at which it had ended
+
+
+def uptime() -> float:
+    return float(Path("/proc/uptime").read_text().split()[0])
+
+
 def run(*words: str) -> subprocess.CompletedProcess[str]:
+    began = uptime()
     done = subprocess.run(words, capture_output=True, text=True, check=False)
+    STEPS.append(f"{uptime():7.1f} s {uptime() - began:7.1f} s  {' '.join(words)[:60]}")
     sys.stdout.write(f"# {' '.join(words)}: {done.returncode}\n{done.stdout}{done.stderr}\n")
     sys.stdout.flush()
     return done
@@ -93,7 +102,7 @@ def observe(boot: int) -> dict[str, Any]:
         "verified": json.loads(run("epyc-vllm", "verify", "--json").stdout or "null"),
         "controllers": Path("/sys/fs/cgroup/cgroup.controllers").read_text().split(),
         "runtime": run("podman", "info", "--format", "{{.Host.OCIRuntime.Path}}").stdout.strip(),
-        "seconds": float(Path("/proc/uptime").read_text().split()[0]),
+        "steps": STEPS,
     }
 
 

@@ -47,7 +47,12 @@ def observations(wanted: Topology) -> list[dict[str, Any]]:
             tail = console.read_text(errors="replace")[-6000:] if console.exists() else ""
             raise GuestError(f"{fault or 'the emulated host told nothing'}:\n{tail}")
         for value in values:
-            say("\n".join(str(value[key]) for key in ("enable_failed", "log") if value.get(key)))
+            say(f"boot {value['boot']}: ended at, took, command")
+            for step in value["steps"]:
+                say(step)
+            for key in ("enable_failed", "log"):
+                if value.get(key):
+                    say(value[key])
         return values
 
 

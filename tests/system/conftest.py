@@ -15,6 +15,9 @@ from tests.guest.outside import install_prerequisites
 
 EpycVllm = Callable[..., CompletedProcess[str]]
 CONTROL = "/run/vllm-standin.json"
+# The guest's own file systems are overlays, over which docker's storage has to be a plain one; and
+# where the cpuset controller sits on the outer machine's v1, its v2 tree has nothing to limit with.
+DOCKER = '{"storage-driver": "vfs", "iptables": false, "bridge": "none"}\n'
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,18 @@ def epyc_vllm(guest: Guest) -> EpycVllm:
 @pytest.fixture
 def standin(guest: Guest) -> Standin:
     return Standin(guest)
+
+
+@pytest.fixture
+def docker(guest: Guest) -> Iterator[str]:
+    """docker's daemon, started in the guest."""
+    guest.write("/etc/docker/daemon.json", DOCKER)
+    guest.sh("systemctl unmask docker.service docker.socket containerd.service")
+    guest.sh("systemctl start docker.service", timeout=300)
+    yield "docker"
+    guest.sh("docker rm --force $(docker ps --all --quiet) 2>/dev/null", check=False)
+    guest.sh("systemctl stop docker.service docker.socket containerd.service")
+    guest.sh("systemctl mask docker.service docker.socket containerd.service")
 
 
 def restore(guest: Guest) -> None:

@@ -18,21 +18,6 @@ CONTAINER = "epyc-vllm-tiny-chat-s0"
 SMALL = ("--kv-gib", "1")
 ARCHIVE = ("--image", image.NAME, "--image-archive", f"{parts.IMAGES}/standin.tar")
 GENERATOR = "/usr/libexec/podman/quadlet"
-# The guest's own file systems are overlays, over which docker's storage has to be a plain one; and
-# where the cpuset controller sits on the outer machine's v1, its v2 tree has nothing to limit with.
-DAEMON = '{"storage-driver": "vfs", "iptables": false, "bridge": "none"}\n'
-
-
-@pytest.fixture
-def docker(guest: Guest) -> Iterator[str]:
-    """docker's daemon, started in the guest."""
-    guest.write("/etc/docker/daemon.json", DAEMON)
-    guest.sh("systemctl unmask docker.service docker.socket containerd.service")
-    guest.sh("systemctl start docker.service", timeout=300)
-    yield "docker"
-    guest.sh("docker rm --force $(docker ps --all --quiet) 2>/dev/null", check=False)
-    guest.sh("systemctl stop docker.service docker.socket containerd.service")
-    guest.sh("systemctl mask docker.service docker.socket containerd.service")
 
 
 @pytest.fixture

@@ -1,0 +1,128 @@
+"""A planted hub token and API key: after a whole cycle nothing holds them but what has to."""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tests.guest import hub, image, parts
+from tests.guest.boot import Guest
+from tests.system.conftest import EpycVllm
+
+pytestmark = pytest.mark.timeout(900)
+
+MODEL = "example/tiny-chat"
+INSTANCE = "tiny-chat-s0"
+SERVICE = f"epyc-vllm-{INSTANCE}.service"
+TOKEN, KEY = "hf_planted4711TokenOfTheHub", "planted-4712-key-of-the-api"
+TOKEN_FILE, KEY_FILE = "/etc/epyc-vllm/token", "/etc/epyc-vllm/key"
+OURS = "/root/planted"  # the test's own: the words to look for, and the hub that knows the token
+FLAGS = {
+    "host": ("--environment", str(parts.STANDIN)),
+    "podman": ("--image", image.NAME, "--image-archive", f"{parts.IMAGES}/standin.tar"),
+    "docker": ("--image", image.NAME, "--image-archive", f"{parts.IMAGES}/standin.tar"),
+}
+# What holds the key while the server runs, beside the administrator's own file.
+LENT = f"/run/epyc-vllm/keys/{INSTANCE}"  # to the watchdog, for its canary
+HOLDERS = {
+    "host": {LENT, f"/run/credentials/{SERVICE}/api-key"},
+    "podman": {LENT, f"/run/epyc-vllm/{INSTANCE}.key"},
+    "docker": {LENT, f"/run/epyc-vllm/{INSTANCE}.key"},
+}
+JSON = ("detect", "doctor", "plan", "status", "show", "verify", "report")
+PLACES = "/etc /run /var /tmp /dev/shm /root /home /srv /opt/epyc-vllm /usr/local"
+# Every process, again and again: what had a secret in its arguments or in its environment.
+SAMPLER = f"""
+while sleep 0.1; do
+  for file in $(grep -lFaf {OURS}/needles /proc/[0-9]*/environ /proc/[0-9]*/cmdline 2>/dev/null); do
+    echo "${{file##*/}} $(tr '\\0' ' ' < "${{file%/*}}/cmdline" 2>/dev/null)"
+  done >> {OURS}/hits
+done
+"""
+
+
+@pytest.fixture
+def planted(guest: Guest) -> Iterator[Guest]:
+    """A gated model, the token that opens it, an API key, and the sampler of all processes."""
+    guest.write(f"{OURS}/needles", f"{TOKEN}\n{KEY}\n", mode=0o600)
+    guest.write(TOKEN_FILE, f"{TOKEN}\n", mode=0o600)
+    guest.write(KEY_FILE, f"VLLM_API_KEY={KEY}\n", mode=0o600)
+    guest.write(
+        f"{OURS}/hub.sh",
+        f"exec /usr/bin/python3 {parts.HUB_SERVER} {parts.MODELS} --port {hub.PORT} "
+        f"--gated {MODEL} --token {TOKEN}\n",
+    )
+    hub.stop(guest)
+    guest.sh(f"systemd-run --quiet --collect --unit={hub.UNIT} /bin/sh {OURS}/hub.sh")
+    guest.write(hub.CONFIG, f'{hub.CONFIG_TEXT}token_file = "{TOKEN_FILE}"\n')
+    guest.write(f"{OURS}/sampler.sh", SAMPLER)
+    guest.sh(f"systemd-run --quiet --collect --unit=sampler /bin/bash {OURS}/sampler.sh")
+    yield guest
+    guest.sh(f"systemctl stop sampler; rm -rf {OURS} {TOKEN_FILE} {KEY_FILE}")
+    hub.stop(guest)
+
+
+def holders(guest: Guest) -> set[str]:
+    """Files that hold one of the secrets."""
+    found = guest.sh(
+        f"grep -rlFa -D skip -f {OURS}/needles --exclude-dir=planted {PLACES}",
+        check=False,
+        timeout=300,
+    )
+    return set(found.split("\n")) - {""}
+
+
+def modes(guest: Guest, files: set[str]) -> set[str]:
+    return set(guest.sh(f"stat --format='%a %U' {' '.join(sorted(files))}").splitlines())
+
+
+def sampled(guest: Guest) -> list[str]:
+    """What the sampler saw, but for the hub, which the test started with its token."""
+    lines = guest.sh(f"sort -u {OURS}/hits 2>/dev/null || true").splitlines()
+    return [line for line in lines if str(parts.HUB_SERVER) not in line]
+
+
+def held(text: str) -> list[str]:
+    return [secret for secret in (TOKEN, KEY) if secret in text]
+
+
+@pytest.mark.parametrize("runtime", FLAGS)
+def test_a_whole_cycle_leaks_nothing(
+    planted: Guest, epyc_vllm: EpycVllm, request: pytest.FixtureRequest, runtime: str
+) -> None:
+    if runtime == "docker":
+        request.getfixturevalue("docker")
+    guest = planted
+    done = epyc_vllm(
+        *("enable", MODEL, "--runtime", runtime, *FLAGS[runtime], "--kv-gib", "1", "--yes"),
+        *("--address", "0.0.0.0", "--api-key-file", KEY_FILE),
+    )
+    assert done.returncode == 0, done.stderr
+    said = [done.stdout, done.stderr]
+    assert epyc_vllm("verify", "tiny-chat").returncode == 0  # the key is asked for, and sent
+    unasked = guest.sh("curl -s -o /dev/null -w '%{http_code}' http://127.0.0.1:8000/v1/models")
+    assert unasked == "401"
+    assert holders(guest) == {TOKEN_FILE, KEY_FILE} | HOLDERS[runtime]
+    assert not [mode for mode in modes(guest, holders(guest)) if mode.split()[0][-1] != "0"]
+    said += [guest.sh(f"systemctl show --all {SERVICE}; systemctl cat {SERVICE}")]
+    if runtime != "host":
+        said.append(guest.sh(f"{runtime} inspect epyc-vllm-{INSTANCE}"))
+    guest.sh("pkill -KILL -f 'VLLM::EngineCor[e]'")  # a failure, with its report
+    guest.sh(
+        f"for n in $(seq 240); do systemctl is-failed --quiet {SERVICE} && exit; sleep .5; done; "
+        "exit 1"
+    )
+    for verb in JSON:
+        what = (MODEL,) if verb == "plan" else ()
+        shown = epyc_vllm(verb, *what, "--json")
+        said += [shown.stdout, shown.stderr]
+    said.append(epyc_vllm("report", "tiny-chat").stdout)
+    assert f"{INSTANCE}" in said[-1]
+    said.append(guest.sh("journalctl --all --output=export"))
+    assert epyc_vllm("disable", "tiny-chat", "--purge").returncode == 0
+    assert [held(text) for text in said] == [[]] * len(said)
+    assert holders(guest) == {TOKEN_FILE, KEY_FILE}
+    hits = sampled(guest)
+    assert hits, "the sampler saw not even the server, which needs the key"
+    assert [hit for hit in hits if not re.match(r"environ .*(VLLM::|vllm)", hit)] == []
+    assert [hit for hit in hits if "epyc-vllm" in hit.split("serve", 1)[0]] == []
