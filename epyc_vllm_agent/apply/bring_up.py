@@ -1,5 +1,7 @@
 """From an endpoint that was asked for to one that answers: fetch, converge, verify."""
 
+import shutil
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -13,7 +15,7 @@ from epyc_vllm_agent.config.request import Wanted
 from epyc_vllm_agent.doors import environment, podman
 from epyc_vllm_agent.doors.command import Line
 from epyc_vllm_agent.doors.systemd import Systemd, Watcher
-from epyc_vllm_agent.errors import Refused
+from epyc_vllm_agent.errors import ActionFailed, Refused
 from epyc_vllm_agent.facts.model import ModelFacts
 from epyc_vllm_agent.paths import Paths
 from epyc_vllm_agent.pipeline import Resolved
@@ -24,6 +26,8 @@ from epyc_vllm_agent.watch import preflight, readiness
 from epyc_vllm_agent.watch.readiness import Verified
 
 Progress = Callable[[int, int], None]
+
+_COMPILED_BYTES = 64 * 2**20  # what a start of vLLM 0.32.0 compiles is less
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +85,7 @@ def bring_up(
             plan = _with_image(survey, resolved, plan.launch.container, fetching)
         _fetch(survey, resolved.model, fetching.model)
         _require_readable(plan)
+        _require_cache(paths)
         readiness.api_key(plan)  # without a key in its file no step of the unit could run
         _require_carried(plan)
         _require_free_ports(survey, plan, systemd)
@@ -131,6 +136,27 @@ def _require_free_ports(survey: pipeline.Survey, plan: EndpointPlan, systemd: Sy
 def _fetch(survey: pipeline.Survey, model: ModelFacts, progress: Progress) -> None:
     if model.revision is not None:  # a directory is used in place
         pipeline.hub(survey).fetch(model.id, model.revision, model.files, progress)
+
+
+def _require_cache(paths: Paths) -> None:
+    """The unit could not make its folder on a read-only disk, nor vLLM compile on a full one."""
+    try:
+        paths.cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=paths.cache):
+            free = shutil.disk_usage(paths.cache).free
+    except OSError as error:
+        raise ActionFailed(
+            "cache-unwritable",
+            f"the compile caches cannot be written below {paths.cache} ({error.strerror})",
+            "make that file system writable, or mount another one there",
+        ) from error
+    if free < _COMPILED_BYTES:
+        raise Refused(
+            "cache-full",
+            f"the compile caches below {paths.cache} have {free // 2**20} MiB left, "
+            f"{_COMPILED_BYTES // 2**20} MiB are needed",
+            "make room on that file system",
+        )
 
 
 def _require_readable(plan: EndpointPlan) -> None:

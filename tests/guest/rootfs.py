@@ -11,7 +11,8 @@ PACKAGES = (
     *("systemd-sysv", "dbus", "kmod", "procps", "iproute2", "curl", "ca-certificates"),
     *("openssh-server", "openssh-client"),
     *("podman", "crun", "conmon", "netavark", "catatonit", "nftables"),
-    *("docker.io", "docker-cli", "iptables"),  # its daemon is masked: tests/system/test_docker.py
+    *("docker.io", "docker-cli", "iptables"),  # its daemon is masked: tests/system/conftest.py
+    "docker-registry",  # masked too: tests/system/test_registry.py
     # what packaging/install asks for, so that it needs no network in here
     *("python3-venv", "python3-click", "python3-jinja2", "python3-httpx", "python3-psutil"),
     *("python3-pydbus", "numactl", "g++", "libtcmalloc-minimal4t64", "libnuma1", "polkitd"),
@@ -23,7 +24,7 @@ MASKED = (
     *("systemd-modules-load.service", "dev-hugepages.mount", "fstrim.timer"),
     *("getty.target", "console-getty.service", "ssh.service", "ssh.socket"),
     *("apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer", "e2scrub_all.timer"),
-    *("docker.service", "docker.socket", "containerd.service"),
+    *("docker.service", "docker.socket", "containerd.service", "docker-registry.service"),
     *("netavark-dhcp-proxy.socket", "podman-auto-update.timer", "podman.socket"),
 )
 

@@ -1,6 +1,7 @@
 """Failures: one plain sentence each, the documented exit code, and nothing left behind."""
 
 import json
+import re
 import time
 from collections.abc import Iterator
 
@@ -109,6 +110,43 @@ class TestNothingIsStarted:
         done = epyc_vllm("enable", MODEL, *ENVIRONMENT, "--yes", "--kv-gib", "4096")
         assert done.returncode == 3
         assert "GiB on node 0 of socket 0" in one_sentence(done.stderr)
+
+
+MODELS, CACHE = "/var/lib/epyc-vllm/models", "/var/cache/epyc-vllm"
+FULL = "mount -t tmpfs -o size=64k tmpfs {0}; head -c 64k /dev/zero > {0}/filler"
+READ_ONLY = "mount --bind {0} {0}; mount -o remount,bind,ro {0}"
+
+
+class TestADiskThatTakesNothing:
+    """What runs goes on, its files stay as they were."""
+
+    @pytest.mark.parametrize(
+        ("place", "fault", "reason"),
+        [
+            (MODELS, FULL, "No space left|not fit|free"),
+            (MODELS, READ_ONLY, "Read-only file system|cannot be written"),
+            (CACHE, FULL, "MiB left, 64 MiB are needed"),
+            (CACHE, READ_ONLY, "cannot be written below .* .Read-only file system"),
+        ],
+    )
+    def test_one_sentence(
+        self, guest: Guest, epyc_vllm: EpycVllm, place: str, fault: str, reason: str
+    ) -> None:
+        flags = (*ENVIRONMENT, "--cores", "1", "--kv-gib", "1", "--yes")
+        assert epyc_vllm("enable", MODEL, *flags).returncode == 0
+        before = guest.sh("cat /etc/systemd/system/epyc-vllm-tiny* /etc/epyc-vllm/endpoints.d/*")
+        # the endpoint's own model is there already: another one is to be fetched
+        wanted = (MODEL, "--max-model-len", "512") if place == CACHE else ("example/tiny-base",)
+        guest.sh(fault.format(place))
+        try:
+            done = epyc_vllm("enable", *wanted, *flags)
+        finally:
+            guest.sh(f"umount {place}")
+        assert done.returncode in (1, 3), done.stderr
+        assert re.search(reason, one_sentence(done.stderr))
+        after = guest.sh("cat /etc/systemd/system/epyc-vllm-tiny* /etc/epyc-vllm/endpoints.d/*")
+        assert after == before
+        assert epyc_vllm("verify", "tiny-chat").returncode == 0
 
 
 @pytest.mark.usefixtures("leaves_nothing")

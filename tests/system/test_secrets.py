@@ -23,7 +23,7 @@ FLAGS = {
     "docker": ("--image", image.NAME, "--image-archive", f"{parts.IMAGES}/standin.tar"),
 }
 # What holds the key while the server runs, beside the administrator's own file.
-LENT = f"/run/epyc-vllm/keys/{INSTANCE}"  # to the watchdog, for its canary
+LENT = f"/run/epyc-vllm-keys/{INSTANCE}"  # to the watchdog, for its canary
 HOLDERS = {
     "host": {LENT, f"/run/credentials/{SERVICE}/api-key"},
     "podman": {LENT, f"/run/epyc-vllm/{INSTANCE}.key"},
