@@ -1,16 +1,39 @@
-"""The root disk of the emulated host: the test host's file system with the project installed."""
+"""The disks of an emulated host: the test host's file system with the project, and real vLLM."""
 
+import json
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.dual_socket import kernel
-from tests.dual_socket.topology import Topology, genoa
-from tests.guest import cache, image, models, parts, project, rootfs
+from tests.dual_socket.topology import Topology, cpuinfo_of
+from tests.guest import cache, environment, image, models, parts, project, rootfs
 from tests.guest.environment import REPOSITORY
 from tests.guest.outside import output
 
 INSIDE = Path(__file__).with_name("inside.py")
-SCRIPT = "/usr/local/lib/dual-socket.py"
+SCRIPT, ASKED = "/usr/local/lib/dual-socket.py", "/etc/dual-socket.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """An emulated host and what is enabled on it at the first of its `boots`."""
+
+    topology: Topology
+    enable: tuple[str, ...]  # the words behind `epyc-vllm enable`
+    processor: str = "genoa"
+    boots: int = 2
+    with_vllm: bool = False  # the environment without zentorch: emulation has no AVX-512
+
+    @property
+    def name(self) -> str:
+        return f"{self.topology.name}{'-vllm' if self.with_vllm else ''}"
+
+    @property
+    def asked(self) -> str:
+        """What inside.py reads."""
+        return json.dumps({"enable": self.enable, "boots": self.boots})
+
 
 # What a boot would wait for or start in vain: seconds each, where every instruction is emulated.
 MASKED = (
@@ -46,20 +69,48 @@ DefaultTimeoutStartSec=900s
 DefaultTimeoutStopSec=150s
 DefaultDeviceTimeoutSec=900s
 """
+# Where the second disk has the environment and its Python, and where they have to be.
+VLLM = "/srv/vllm"
+VLLM_MOUNTS = f"""\
+/dev/vdb {VLLM} ext4 ro 0 0
+{VLLM}/environment {environment.STOCK} none bind,x-systemd.requires-mounts-for={VLLM} 0 0
+{VLLM}/python {environment.PYTHON} none bind,x-systemd.requires-mounts-for={VLLM} 0 0
+"""
 LEFT_OUT = ("usr/lib/gcc", "usr/libexec/gcc", "usr/lib/llvm*", "usr/sbin/dockerd", "var/cache/apt")
 
 
-def folder(topology: Topology) -> Path:
+def folder(case: Case) -> Path:
     """Holds root.img, made anew when anything that is in it has changed."""
     inputs = [
         str(rootfs.tree()), str(kernel.folder()), str(project.wheel()), str(image.archives()),
-        str(models.folder()), str(project.wheelhouse()), genoa(topology), UNIT, MASKED, PATIENCE,
+        str(models.folder()), str(project.wheelhouse()), _cpuinfo(case), case.asked, UNIT, MASKED,
+        PATIENCE, VLLM_MOUNTS if case.with_vllm else "",
         INSIDE.read_text(), Path(__file__).read_text(), Path(rootfs.__file__).read_text(),
     ]  # fmt: skip
-    kind = f"disk-{topology.name}"
-    made = cache.part(kind, inputs, lambda target: _make(target, topology))
+    kind = f"disk-{case.name}"
+    made = cache.part(kind, inputs, lambda target: _make(target, case))
     _drop_others(kind, made)
     return made
+
+
+def vllm() -> Path:
+    """The image of the second disk, read-only: vLLM without zentorch, and its Python."""
+    parts_of_it = {"environment": environment.stock(), "python": environment.python()}
+
+    def make(target: Path) -> None:
+        tree = target / "tree"
+        tree.mkdir(parents=True)
+        for name, part in parts_of_it.items():
+            output("cp", "-al", part, tree / name)
+        _file_system(tree, target / "vllm.img", gib=8)
+
+    return cache.part("disk-of-vllm", [str(part) for part in parts_of_it.values()], make) / (
+        "vllm.img"
+    )
+
+
+def _cpuinfo(case: Case) -> str:
+    return cpuinfo_of(case.topology, case.processor)
 
 
 def _drop_others(kind: str, kept: Path) -> None:
@@ -69,7 +120,15 @@ def _drop_others(kind: str, kept: Path) -> None:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def _make(target: Path, topology: Topology) -> None:
+def _file_system(tree: Path, image_file: Path, gib: int) -> None:
+    """ext4 with what is in `tree`, which goes."""
+    with image_file.open("wb") as file:
+        file.truncate(gib * 2**30)
+    output("mke2fs", "-q", "-t", "ext4", "-O", "^has_journal", "-d", tree, "-F", image_file)
+    shutil.rmtree(tree)
+
+
+def _make(target: Path, case: Case) -> None:
     root = target / "root"
     target.mkdir()
     output("cp", "-a", "--reflink=auto", rootfs.tree(), root)
@@ -78,15 +137,11 @@ def _make(target: Path, topology: Topology) -> None:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
     layer = target / "layer"
     rootfs.lay_over(layer, "dual-socket", cpuset_v1=False)
-    (layer / rootfs.CPUINFO.lstrip("/")).write_text(genoa(topology))
+    (layer / rootfs.CPUINFO.lstrip("/")).write_text(_cpuinfo(case))
     output("cp", "-a", "--remove-destination", f"{layer}/.", root)
     _install(root)
-    _prepare(root)
-    disk = target / "root.img"
-    with disk.open("wb") as file:
-        file.truncate(6 * 2**30)
-    output("mke2fs", "-q", "-t", "ext4", "-O", "^has_journal", "-d", root, "-F", disk)
-    shutil.rmtree(root)
+    _prepare(root, case)
+    _file_system(root, target / "root.img", gib=6)
 
 
 def _install(root: Path) -> None:
@@ -109,7 +164,7 @@ def _install(root: Path) -> None:
     output("chroot", root, "/opt/epyc-vllm/bin/python", "-m", "compileall", "-q", "/opt/epyc-vllm")
 
 
-def _prepare(root: Path) -> None:
+def _prepare(root: Path, case: Case) -> None:
     shutil.copytree(kernel.folder() / "modules", root / "usr/lib/modules", symlinks=True)
     for version in (root / "usr/lib/modules").iterdir():
         output("chroot", root, "depmod", version.name)
@@ -119,6 +174,7 @@ def _prepare(root: Path) -> None:
     images.mkdir()
     shutil.copy2(image.archives() / "standin.tar", images)
     shutil.copy2(INSIDE, root / SCRIPT.lstrip("/"))
+    _write(root / ASKED.lstrip("/"), case.asked)
     units = root / "etc/systemd/system"
     (units / "systemd-modules-load.service").unlink()  # masked for the host without a kernel
     for name in MASKED:
@@ -130,7 +186,7 @@ def _prepare(root: Path) -> None:
     wanted.mkdir(exist_ok=True)
     (wanted / "dual-socket.service").symlink_to("../dual-socket.service")
     _write(root / "etc/systemd/system.conf.d/patience.conf", PATIENCE)
-    _write(root / "etc/fstab", "")
+    _write(root / "etc/fstab", VLLM_MOUNTS if case.with_vllm else "")
     (units / "default.target").unlink(missing_ok=True)
     (units / "default.target").symlink_to("/usr/lib/systemd/system/multi-user.target")
 

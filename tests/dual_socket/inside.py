@@ -10,13 +10,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-ENDPOINT = "tiny"
-ENABLE = (
-    *("epyc-vllm", "enable", "example/tiny-chat", "--name", ENDPOINT, "--yes", "--kv-gib", "1"),
-    *("--model-dir", "/srv/models/example__tiny-chat", "--runtime", "podman"),
-    *("--image", "localhost/vllm-standin:1", "--image-archive", "/srv/images/standin.tar"),
-)
-PLAN = Path(f"/var/lib/epyc-vllm/plans/{ENDPOINT}.json")
+ASKED = json.loads(Path("/etc/dual-socket.json").read_text())
+ENABLE = ("epyc-vllm", "enable", *ASKED["enable"], "--name", "tiny", "--yes")
+PLAN = Path("/var/lib/epyc-vllm/plans/tiny.json")
 BOOTS = Path("/var/lib/dual-socket-boots")
 
 
@@ -64,8 +60,12 @@ def process(number: int) -> dict[str, Any]:
         "nodes": known["Mems_allowed_list"],
         "threads": threads,
         "environ": {key: value for key, value in environ.items() if key.startswith("VLLM_")},
-        "maps": Path(f"/proc/{number}/numa_maps").read_text().splitlines()[:3],
+        "heap": [line for line in numa_maps(number) if " heap" in line],
     }
+
+
+def numa_maps(number: int) -> list[str]:
+    return Path(f"/proc/{number}/numa_maps").read_text().splitlines()
 
 
 def tasks(number: int) -> list[Path]:
@@ -81,12 +81,14 @@ def instance(name: str) -> dict[str, Any]:
     unit = f"epyc-vllm-{name}"
     state = run("systemctl", "is-active", f"{unit}.service").stdout.strip()
     first = run("podman", "inspect", "--format", "{{.State.Pid}}", unit).stdout.strip()
+    first = first or run("systemctl", "show", "-P", "MainPID", unit).stdout.strip()
     numbers = family(int(first)) if first.isdigit() else []
     return {
         "name": name,
         "state": state,
         "invocation": run("systemctl", "show", "-P", "InvocationID", unit).stdout.strip(),
         "processes": [process(number) for number in numbers],
+        "log": run("journalctl", "--unit", unit, "--boot", "--output=cat").stdout[-40000:],
     }
 
 
@@ -130,7 +132,7 @@ def main() -> None:
         told["log"] = log[-20000:]
     with Path("/dev/ttyS1").open("w") as port:
         port.write(json.dumps(told) + "\n")
-    again = boot == 1 and not failed
+    again = boot < ASKED["boots"] and not failed
     run("systemctl", "reboot" if again else "poweroff", *(() if again else ("--force", "--force")))
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.dual_socket import disk, kernel, topology
-from tests.dual_socket.topology import Topology
+from tests.dual_socket.disk import Case
 from tests.guest.outside import GuestError, output, say
 
 LIMIT_SECONDS = 45 * 60  # 3 to 6 minutes where nothing else runs
@@ -33,14 +33,15 @@ def require() -> None:
         )  # fmt: skip
 
 
-def observations(wanted: Topology) -> list[dict[str, Any]]:
+def observations(case: Case) -> list[dict[str, Any]]:
     """What the host told of itself, one value for each boot. Raises GuestError where it did not
     end by itself."""
-    image = disk.folder(wanted) / "root.img"
+    image = disk.folder(case) / "root.img"
+    second = disk.vllm() if case.with_vllm else None
     with tempfile.TemporaryDirectory(dir=image.parents[1], prefix="dual-socket-") as folder:
         root, console, told = (Path(folder, name) for name in ("root.img", "console", "told"))
         output("cp", "--sparse=always", "--reflink=auto", image, root)
-        fault = _boot(wanted, root, console, told)
+        fault = _boot(case.topology, root, second, console, told)
         lines = told.read_text(errors="replace").splitlines() if told.exists() else []
         values = [json.loads(line) for line in lines if line.startswith("{")]
         if fault or not values:
@@ -56,7 +57,9 @@ def observations(wanted: Topology) -> list[dict[str, Any]]:
         return values
 
 
-def _boot(wanted: Topology, root: Path, console: Path, told: Path) -> str | None:
+def _boot(
+    wanted: topology.Topology, root: Path, second: Path | None, console: Path, told: Path
+) -> str | None:
     """Until it powers itself off; what went wrong, if anything."""
     parts = kernel.folder()
     command = [
@@ -68,6 +71,11 @@ def _boot(wanted: Topology, root: Path, console: Path, told: Path) -> str | None
         "-device", "virtio-blk-pci,drive=d0", "-device", "virtio-rng-pci",
         *topology.arguments(wanted),
     ]  # fmt: skip
+    if second:
+        command += [
+            "-drive", f"file={second},if=none,id=d1,format=raw,readonly=on",
+            "-device", "virtio-blk-pci,drive=d1",
+        ]  # fmt: skip
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, check=False, timeout=LIMIT_SECONDS

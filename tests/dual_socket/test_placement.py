@@ -10,7 +10,9 @@ import pytest
 
 from epyc_vllm_agent import cpulist
 from tests.dual_socket import machine
+from tests.dual_socket.disk import Case
 from tests.dual_socket.topology import TOPOLOGIES, Topology
+from tests.guest import image
 from tests.guest.outside import install_prerequisites
 
 pytestmark = pytest.mark.timeout(2 * machine.LIMIT_SECONDS)
@@ -18,6 +20,10 @@ pytestmark = pytest.mark.timeout(2 * machine.LIMIT_SECONDS)
 Host = tuple[Topology, list[dict[str, Any]]]
 WANTED = os.environ.get("TOPO", "small").split(",")
 BOOTS = (0, 1)
+ENABLE = (
+    *("example/tiny-chat", "--model-dir", "/srv/models/example__tiny-chat", "--kv-gib", "1"),
+    *("--runtime", "podman", "--image", image.NAME, "--image-archive", "/srv/images/standin.tar"),
+)
 
 
 @pytest.fixture(scope="module", params=WANTED)
@@ -27,7 +33,7 @@ def host(request: pytest.FixtureRequest) -> Host:
     install_prerequisites()
     machine.require()
     topology = TOPOLOGIES[request.param]
-    return topology, machine.observations(topology)
+    return topology, machine.observations(Case(topology, ENABLE))
 
 
 def servers(told: dict[str, Any]) -> list[list[dict[str, Any]]]:

@@ -60,8 +60,8 @@ def arguments(topology: Topology) -> list[str]:
     return words
 
 
-def genoa(topology: Topology) -> str:
-    """The /proc/cpuinfo of a Genoa with this many CPUs: emulation has no AVX-512."""
+def cpuinfo_of(topology: Topology, processor: str) -> str:
+    """The /proc/cpuinfo of "genoa" or "milan" with this many CPUs: emulation has no AVX-512."""
     with tempfile.TemporaryDirectory() as folder:
         each = topology.nodes * topology.cores
         for cpu in range(topology.cpus):
@@ -69,4 +69,4 @@ def genoa(topology: Topology) -> str:
             place.mkdir(parents=True)
             (place / "physical_package_id").write_text(str(cpu // each))
             (place / "core_id").write_text(str(cpu % each))
-        return cpuinfo.render("genoa", Path(folder))
+        return cpuinfo.render(processor, Path(folder))

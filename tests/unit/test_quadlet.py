@@ -1,11 +1,6 @@
-"""Quadlets for each podman from 4.4 to 5.8: whole files, the keys they use, how values are carried.
+"""Quadlets for each podman from 4.4 to 5.8: whole files, their keys, how values are carried."""
 
-After an intended change, EPYC_VLLM_WRITE_UNITS=1 writes the sets anew; `git diff` shows it.
-"""
-
-import os
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,60 +8,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epyc_vllm_agent import cpulist
-from epyc_vllm_agent.plan.throughput import switches
-from epyc_vllm_agent.plan.values import Container, EndpointPlan, Launch
+from epyc_vllm_agent.plan.values import EndpointPlan
 from epyc_vllm_agent.units import container, quadlet
-from epyc_vllm_agent.units.names import MARK, QUADLETS, UnitFile, unit_of
+from epyc_vllm_agent.units.names import MARK, QUADLETS, unit_of
 from epyc_vllm_agent.units.render import arguments, command, render
+from tests import golden
 from tests.hosts import HOSTS, facts_of
-from tests.plans import RECIPE, STOCK, ZEN, endpoint, model_facts, plan
+from tests.plans import ZEN, endpoint, plan
+from tests.quadlets import (
+    HOSTS_BY_NAME,
+    STOCK_IMAGE,
+    VERSIONS,
+    ZENTORCH_IMAGE,
+    launch,
+    milan,
+    quadlets,
+)
 from tests.unitsyntax import split, words
-
-UNITS = Path(__file__).parents[1] / "units/quadlet"
-VERSIONS = ("4.4.0", "4.6.2", "4.9.4", "5.4.2", "5.8.2")
-DIGEST = "sha256:" + "5a" * 32
-ZENTORCH_IMAGE = "docker.io/amdih/zendnn_zentorch:vllm_v0.25.1"
-STOCK_IMAGE = "docker.io/vllm/vllm-openai-cpu:latest-x86_64"
-
-
-def launch(version: str, image: str, *, serves: bool = False, cpuset: bool = True) -> Launch:
-    made = Container(
-        program="/usr/bin/podman",
-        version=version,
-        generator="/usr/lib/systemd/system-generators/podman-system-generator",
-        image=image,
-        pinned=f"{image.rpartition(':')[0]}@{DIGEST}",
-        serves=serves,
-        cpuset=cpuset,
-    )
-    return Launch(None, None, None, (), "root", "/usr/bin/epyc-vllm", made)
-
-
-def genoa(version: str) -> EndpointPlan:
-    made = launch(version, ZENTORCH_IMAGE)
-    return plan(facts_of(HOSTS["genoa-2s-nps1"]), launch=made)
-
-
-def turin(version: str) -> EndpointPlan:
-    config = endpoint("large", model="org/Large", port=9000, max_model_len=32768, throughput=True)
-    made = replace(launch(version, ZENTORCH_IMAGE), switches=switches(ZEN, RECIPE.throughput))
-    model = model_facts(id="org/Large")
-    return plan(facts_of(HOSTS["turin-2s-nps4"]), config, model, launch=made)
-
-
-def milan(version: str) -> EndpointPlan:
-    config = endpoint(
-        "stock", accept=["stock-cpu"], address="::", api_key_file="/etc/epyc-vllm/api-key"
-    )
-    made = launch(version, STOCK_IMAGE, serves=True)
-    return plan(facts_of(HOSTS["milan-1s"]), config, launch=made, stack=STOCK)
-
-
-HOSTS_BY_NAME = {"genoa-2s-nps1": genoa, "turin-2s-nps4": turin, "milan-1s": milan}
-
-
-def quadlets(made: EndpointPlan) -> list[UnitFile]:
-    return [unit for unit in render(made) if unit.name.endswith(".container")]
 
 
 def values(text: str, key: str) -> list[str]:
@@ -88,20 +46,12 @@ def podman_arguments(text: str) -> list[str]:
 def test_the_whole_set(host: str, version: str) -> None:
     made = HOSTS_BY_NAME[host](version)
     assert not made.refusals
-    folder = UNITS / f"{host}-podman-{version}"
-    found = {unit.name: unit.text for unit in render(made)}
-    if os.environ.get("EPYC_VLLM_WRITE_UNITS"):
-        folder.mkdir(parents=True, exist_ok=True)
-        for path in folder.iterdir():
-            path.unlink()
-        for name, text in found.items():
-            (folder / name).write_text(text)
-    assert found == {path.name: path.read_text() for path in folder.iterdir()}
+    golden.require_same(f"quadlet/{host}-podman-{version}", render(made))
 
 
 def test_no_set_is_left_over() -> None:
     wanted = {f"{host}-podman-{version}" for host in HOSTS_BY_NAME for version in VERSIONS}
-    assert {path.name for path in UNITS.iterdir()} == wanted
+    assert {path.name for path in (golden.FOLDER / "quadlet").iterdir()} == wanted
 
 
 @pytest.mark.parametrize("version", VERSIONS)

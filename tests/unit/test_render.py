@@ -3,10 +3,8 @@
 After an intended change, EPYC_VLLM_WRITE_UNITS=1 writes the sets anew; `git diff` shows it.
 """
 
-import os
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -14,11 +12,10 @@ from epyc_vllm_agent.changes.installed import encode_plan
 from epyc_vllm_agent.plan.values import EndpointPlan, Instance
 from epyc_vllm_agent.units.names import MARK, service_name, target_name
 from epyc_vllm_agent.units.render import command, environment, render
+from tests import golden
 from tests.hosts import HOSTS, facts_of
 from tests.plans import LAUNCH, endpoint, model_facts, plan
 from tests.unitsyntax import words
-
-UNITS = Path(__file__).parents[1] / "units"
 
 SPACES = "/srv/my models/100% \"größe\" $HOME \\n; 'it'\\"
 
@@ -85,19 +82,11 @@ def services(made: EndpointPlan) -> list[tuple[Instance, str]]:
 def test_the_whole_set_of_units(case: str) -> None:
     made = CASES[case]()
     assert not made.refusals
-    folder = UNITS / case
-    found = {unit.name: unit.text for unit in render(made)}
-    if os.environ.get("EPYC_VLLM_WRITE_UNITS"):
-        folder.mkdir(parents=True, exist_ok=True)
-        for path in folder.iterdir():
-            path.unlink()
-        for name, text in found.items():
-            (folder / name).write_text(text)
-    assert found == {path.name: path.read_text() for path in folder.iterdir()}
+    golden.require_same(case, render(made))
 
 
 def test_no_set_is_left_over() -> None:
-    assert {path.name for path in UNITS.iterdir()} == {*CASES, "quadlet"}
+    assert {path.name for path in golden.FOLDER.iterdir()} == {*CASES, "quadlet"}
 
 
 @pytest.mark.parametrize("case", CASES)

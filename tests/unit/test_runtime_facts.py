@@ -12,7 +12,7 @@ from epyc_vllm_agent.watch import placement
 from epyc_vllm_agent.watch.placement import Seen
 from tests.hosts import HOSTS, facts_of
 from tests.plans import RECIPE, endpoint, plan
-from tests.unit.test_quadlet import STOCK_IMAGE, launch
+from tests.quadlets import STOCK_IMAGE, launch
 
 DIGEST = "sha256:" + "0a" * 32
 
