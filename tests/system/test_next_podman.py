@@ -1,7 +1,6 @@
 """The quadlet generator of Debian's next release: it accepts what is rendered for its podman."""
 
 import os
-import re
 import subprocess
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from tests.quadlets import HOSTS_BY_NAME, quadlets
 pytestmark = [pytest.mark.timeout(900), pytest.mark.long]  # of a release that still moves
 
 SUITE = "forky"
+GENERATOR = "usr/libexec/podman/quadlet"
 
 
 def _make(target: Path) -> None:
@@ -28,20 +28,17 @@ def _make(target: Path) -> None:
 @pytest.fixture(scope="module")
 def tree() -> Path:
     install_prerequisites()
-    return cache.part("next-podman", [SUITE, Path(__file__).read_text()], _make) / "tree"
+    return cache.part("next-podman", SUITE, _make) / "tree"
 
 
 @pytest.fixture(scope="module")
 def version(tree: Path) -> str:
-    status = (tree / "var/lib/dpkg/status").read_text()
-    found = re.search(r"^Package: podman\n(?:.+\n)*?Version: ([\d.]+)", status, re.MULTILINE)
-    assert found
-    return found[1]
+    return output(tree / GENERATOR, "-version").strip()
 
 
 def generate(tree: Path, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [tree / "usr/libexec/podman/quadlet", "-dryrun"],
+        [tree / GENERATOR, "-dryrun"],
         env={**os.environ, "QUADLET_UNIT_DIRS": str(folder)},
         capture_output=True,
         text=True,
