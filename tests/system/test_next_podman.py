@@ -57,5 +57,5 @@ def test_it_accepts_its_quadlets(tree: Path, version: str, tmp_path: Path, host:
     for unit in units:
         assert f"---{unit.service}---" in done.stdout
     first = tmp_path / units[0].name
-    first.write_text(units[0].text.replace("Network=host", "Netwrok=host"))
-    assert "unsupported key 'Netwrok'" in generate(tree, tmp_path).stderr
+    first.write_text(units[0].text.replace("Network=host", "XNetwork=host"))
+    assert "unsupported key 'XNetwork'" in generate(tree, tmp_path).stderr
