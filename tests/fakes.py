@@ -52,7 +52,7 @@ class FakeSystemd:
             load_state="loaded" if known.text is not None else "not-found",
             active_state=known.active,
             sub_state="dead" if known.active == "inactive" else known.active,
-            enabled="enabled" if unit in self.enabled else "disabled",
+            enabled=self._enabled(unit),
             since=1_700_000_000.0 + known.invocation if known.invocation else None,
             needs_reload=known.text != self._on_disk(unit),
             job=self.jobs.get(unit),
@@ -173,6 +173,11 @@ class FakeSystemd:
         known = self._unit(unit)
         if known.active in ("active", "activating"):
             known.active = "inactive"
+
+    def _enabled(self, unit: str) -> str:
+        if unit in self.enabled:
+            return "enabled"
+        return "disabled" if self._on_disk(unit) is not None else ""
 
     def _invocation(self, unit: str) -> str:
         return f"{sum(unit.encode()):024x}{self._unit(unit).invocation:08x}"[::-1]

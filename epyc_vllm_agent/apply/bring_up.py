@@ -92,6 +92,7 @@ def bring_up(
         changes = change_set(paths, plan, wanted)
         services = [service_name(instance.name) for instance in plan.instances]
         done = converge.enable(paths, changes, services, systemd, watch)
+        converge.stand_by(systemd)
     return BroughtUp(plan, done, readiness.verify_all(plan))
 
 

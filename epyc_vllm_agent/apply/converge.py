@@ -13,6 +13,7 @@ from epyc_vllm_agent.errors import ActionFailed, AgentError
 from epyc_vllm_agent.files import sweep
 from epyc_vllm_agent.interrupts import deferred
 from epyc_vllm_agent.paths import Paths
+from epyc_vllm_agent.units.names import ALL_TARGET, WATCHDOG
 from epyc_vllm_agent.watch import failure
 from epyc_vllm_agent.watch.diagnosis import Signatures
 from epyc_vllm_agent.watch.failure import Exit, FailureReport
@@ -83,6 +84,19 @@ def enable(
         raise
     files = tuple(change.path for change in changes.files)
     return Converged(files, started, enabled=not at_boot)
+
+
+def stand_by(systemd: Systemd) -> None:
+    """Enables what is no single endpoint's: the target of all, for the boot, and the watchdog.
+
+    The package leaves both off until there is something to start and to watch. One that is masked
+    stays so: that is the administrator's word.
+    """
+    if systemd.state(ALL_TARGET).enabled == "disabled":
+        systemd.enable(ALL_TARGET)
+    if systemd.state(WATCHDOG).enabled == "disabled":
+        systemd.enable(WATCHDOG)
+        systemd.start(WATCHDOG)
 
 
 def disable(paths: Paths, changes: ChangeSet, services: Sequence[str], systemd: Systemd) -> None:

@@ -1,8 +1,9 @@
 """Removes an endpoint: its units, plan and file, its compile caches, and its weights if asked."""
 
+import contextlib
 import re
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from epyc_vllm_agent.apply import converge
@@ -15,7 +16,7 @@ from epyc_vllm_agent.doors.systemd import Systemd
 from epyc_vllm_agent.errors import ActionFailed, ConfigError
 from epyc_vllm_agent.paths import Paths
 from epyc_vllm_agent.plan.values import EndpointPlan
-from epyc_vllm_agent.units.names import service_name
+from epyc_vllm_agent.units.names import ALL_TARGET, WATCHDOG, service_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,26 @@ def take_down(paths: Paths, name: str, systemd: Systemd, purge: bool) -> TakenDo
             shutil.rmtree(weights, ignore_errors=True)
             removed, weights = [*removed, str(weights)], None
     return TakenDown(name, tuple(removed), str(weights) if weights else None)
+
+
+def withdraw(paths: Paths, systemd: Systemd) -> tuple[str, ...]:
+    """Stops every endpoint and removes the units of all; returns their paths.
+
+    Endpoint files, plans and weights stay: for the removal of the program itself, after which an
+    installation finds them as they were.
+    """
+    removed: list[str] = []
+    with locked(paths):
+        for name in names(paths):
+            units = replace(installed(paths, name), endpoint_file=None, plan_file=None)
+            changes = to_disable(units)
+            services = _services(name, _plan(paths, name), changes, systemd)
+            converge.disable(paths, changes, services, systemd)
+            removed += [change.path for change in changes.files]
+        for unit in (ALL_TARGET, WATCHDOG):
+            with contextlib.suppress(ActionFailed):  # it may be gone, or never have been enabled
+                systemd.disable(unit)
+    return tuple(removed)
 
 
 def _plan(paths: Paths, name: str) -> EndpointPlan | None:

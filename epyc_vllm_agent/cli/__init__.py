@@ -24,6 +24,7 @@ _VERBS = {
     "show": "observe",
     "report": "report",
     "unit": "unit",
+    "withdraw": "unit",
     "watchdog": "watchdog",
 }
 

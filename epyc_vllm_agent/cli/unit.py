@@ -1,10 +1,11 @@
-"""unit: the steps that an instance's systemd unit calls; not for people."""
+"""unit, withdraw: the steps that systemd's units and the package call; not for people."""
 
 import os
 from pathlib import Path
 
 import click
 
+from epyc_vllm_agent.apply.take_down import withdraw as withdraw_all
 from epyc_vllm_agent.cli.context import Context, pass_context, say
 from epyc_vllm_agent.errors import ActionFailed
 from epyc_vllm_agent.watch import unit_steps
@@ -63,6 +64,14 @@ def stopped(context: Context, instance: str) -> None:
             f"{instance} failed in phase {report.phase}: {report.cause}",
             report.hint,
         )
+
+
+@click.command(hidden=True)
+@pass_context
+def withdraw(context: Context) -> None:
+    """Stop every endpoint and remove its units; files, plans and weights stay."""
+    for path in withdraw_all(context.paths, context.changing_systemd()):
+        click.echo(f"removed {path}")
 
 
 def _variable(name: str) -> str:

@@ -1,10 +1,13 @@
 """The model hub: resolve, describe without weights, download; the only importer of huggingface_hub.
 
 Everything is bounded: a description as a whole, a download by how long no byte arrives. The
-library is imported where it is used, since a model in the cache needs neither it nor the hub.
+library is imported where it is used, since a model in the cache needs neither it nor the hub. The
+Debian package brings a copy of its own for hosts that have none, or one too old.
 """
 
+import importlib.metadata
 import os
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -43,6 +46,7 @@ from epyc_vllm_agent.facts.catalog import Registry, shipped_registry
 from epyc_vllm_agent.facts.checkpoint import CONFIG, TEXT_FILES, read_checkpoint
 from epyc_vllm_agent.facts.model import ModelFacts, RepoFile
 from epyc_vllm_agent.facts.weights import HEADER_LIMIT, Tensor, choose_weight_files
+from epyc_vllm_agent.plan.stacks import release
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -52,6 +56,8 @@ _T = TypeVar("_T")
 
 _STREAMS = 4  # files at a time
 _SERVER_ERRORS = 3  # in a row, before the hub counts as broken
+_OLDEST = (1, 0)  # huggingface_hub: the first with an httpx client that can be set up
+_PACKAGED = Path(sys.prefix) / "share/epyc-vllm/python"
 
 
 class Hub:
@@ -302,6 +308,7 @@ class Hub:
         Its telemetry asks the public hub even where another endpoint is set. Xet keeps a cache
         and connections of its own, beyond these limits; HF_HUB_DISABLE_XET=0 brings it back.
         """
+        provide_library()
         os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
         os.environ.setdefault("HF_HUB_DISABLE_XET", "1")
         from huggingface_hub import get_session, set_client_factory
@@ -334,6 +341,24 @@ class Hub:
         self._server_errors += 1
         if self._server_errors >= _SERVER_ERRORS:
             raise ServerError(response.status_code)
+
+
+def provide_library(packaged: Path = _PACKAGED) -> None:
+    """Makes huggingface_hub importable: the host's own where it is new enough, else `packaged`."""
+    try:
+        found = importlib.metadata.version("huggingface_hub")
+    except importlib.metadata.PackageNotFoundError:
+        found = None
+    if release(found) >= _OLDEST:
+        return
+    if not packaged.is_dir():
+        raise ActionFailed(
+            "no-hub-library",
+            f"huggingface_hub {found} is too old" if found else "huggingface_hub is missing",
+            f"install version {_OLDEST[0]}.{_OLDEST[1]} or later for {sys.executable}, or name a "
+            "directory with the model",
+        )
+    sys.path.insert(0, str(packaged))
 
 
 def describe_directory(

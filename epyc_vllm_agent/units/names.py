@@ -5,7 +5,8 @@ from pathlib import PurePosixPath
 
 SYSTEM_UNITS = PurePosixPath("/etc/systemd/system")
 QUADLETS = PurePosixPath("/etc/containers/systemd")
-ALL_TARGET = "epyc-vllm.target"  # systemd/ ships it
+ALL_TARGET = "epyc-vllm.target"  # systemd/ ships it, and the next
+WATCHDOG = "epyc-vllm-watchdog.service"
 MARK = "# Written by epyc-vllm for the endpoint "
 
 

@@ -6,12 +6,12 @@ import pytest
 
 from epyc_vllm_agent.apply import converge
 from epyc_vllm_agent.apply.lock import locked
-from epyc_vllm_agent.apply.take_down import take_down
+from epyc_vllm_agent.apply.take_down import take_down, withdraw
 from epyc_vllm_agent.changes.changes import to_enable
 from epyc_vllm_agent.changes.installed import installed
 from epyc_vllm_agent.errors import ConfigError, Locked
 from epyc_vllm_agent.paths import Paths
-from epyc_vllm_agent.units.names import service_name
+from epyc_vllm_agent.units.names import ALL_TARGET, WATCHDOG, service_name
 from epyc_vllm_agent.units.render import render
 from tests.fakes import FakeSystemd
 from tests.hosts import HOSTS, facts_of
@@ -149,3 +149,50 @@ def test_not_while_another_run_works(paths: Paths, systemd: FakeSystemd) -> None
     with locked(paths), pytest.raises(Locked):
         take_down(paths, NAME, systemd, purge=False)
     assert left(paths) == before
+
+
+def test_withdrawn_are_units_and_nothing_else(paths: Paths, systemd: FakeSystemd) -> None:
+    for unit in (ALL_TARGET, WATCHDOG):
+        paths.units.mkdir(parents=True, exist_ok=True)
+        (paths.units / unit).write_text("[Install]\nWantedBy=multi-user.target\n")
+    enable(paths, systemd)
+    (paths.plans / "broken.json").write_text("{")
+    foreign = paths.units / "epyc-vllm-foreign.service"
+    foreign.write_text("# Somebody's own\n")
+    converge.stand_by(systemd)
+    before = left(paths)
+    removed = withdraw(paths, systemd)
+    assert {path.rpartition("/")[2] for path in removed} == {
+        f"epyc-vllm-{NAME}-s0.service",
+        f"epyc-vllm-{NAME}.target",
+    }
+    assert left(paths) == before - {path.lstrip("/") for path in removed}
+    assert systemd.active() == {WATCHDOG}  # the package's own, which its script stops
+    assert systemd.enabled == set()
+    assert withdraw(paths, systemd) == ()
+
+
+def test_nothing_is_withdrawn_while_another_run_works(paths: Paths, systemd: FakeSystemd) -> None:
+    enable(paths, systemd)
+    before = left(paths)
+    with locked(paths), pytest.raises(Locked):
+        withdraw(paths, systemd)
+    assert left(paths) == before
+
+
+class TestStandBy:
+    def test_it_enables_what_is_off_and_starts_the_watchdog(
+        self, paths: Paths, systemd: FakeSystemd
+    ) -> None:
+        paths.units.mkdir(parents=True)
+        for unit in (ALL_TARGET, WATCHDOG):
+            (paths.units / unit).write_text("")
+        converge.stand_by(systemd)
+        made = systemd.made("enable", "start")
+        assert made == [("enable", ALL_TARGET), ("enable", WATCHDOG), ("start", WATCHDOG)]
+        converge.stand_by(systemd)
+        assert systemd.made("enable", "start") == made
+
+    def test_units_that_are_not_installed_are_no_failure(self, systemd: FakeSystemd) -> None:
+        converge.stand_by(systemd)
+        assert systemd.made("enable", "start") == []
