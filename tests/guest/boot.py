@@ -27,10 +27,17 @@ BOOT_TIMEOUT_S = 300.0
 class Guest:
     """A test host by name; `up` makes a fresh one, and several may run side by side."""
 
-    def __init__(self, name: str = "epyc-vllm", binds: Mapping[Path, Path] | None = None) -> None:
-        """`binds`: folders of the outer machine, each with its place in the guest (read-only)."""
+    def __init__(
+        self,
+        name: str = "epyc-vllm",
+        binds: Mapping[Path, Path] | None = None,
+        tree: Callable[[], Path] = rootfs.tree,
+    ) -> None:
+        """`binds`: folders of the outer machine, each with its place in the guest (read-only).
+        `tree`: makes the file system that it boots from."""
         self.name = name
         self.binds = dict(binds or {})
+        self._tree = tree
         self._machine = Machine(name)
 
     @property
@@ -39,7 +46,7 @@ class Guest:
 
     def up(self, processor: str = "genoa", owner: int | None = None) -> None:
         """Boots a fresh guest; one of the same name is ended first. Lives as long as `owner`."""
-        tree = rootfs.tree()
+        tree = self._tree()
         self.down()
         binds = tuple(f"{outside}:{inside}" for outside, inside in self.binds.items())
         self._machine.create(Settings(str(tree), binds, owner))

@@ -24,7 +24,7 @@ _TARGET = (
 )
 
 
-def _pip() -> Path:
+def pip() -> Path:
     """A Python with pip and nothing else: the running one may have none."""
 
     def make(target: Path) -> None:
@@ -42,7 +42,7 @@ def wheelhouse() -> Path:
     wanted = [line for line in project["dependencies"] if not line.startswith(NO_WHEEL)]
 
     def make(target: Path) -> None:
-        output(_pip(), "-m", "pip", "download", "--quiet", f"--dest={target}", *_TARGET, *wanted)
+        output(pip(), "-m", "pip", "download", "--quiet", f"--dest={target}", *_TARGET, *wanted)
 
     return cache.part("wheelhouse", [wanted, _TARGET], make)
 
@@ -71,7 +71,7 @@ def wheel() -> Path:
                     shutil.copytree(source, Path(copy, name))
                 else:
                     shutil.copy2(source, copy)
-            output(_pip(), "-m", "pip", "wheel", "--quiet", "--no-deps", f"-w{target}", copy)
+            output(pip(), "-m", "pip", "wheel", "--quiet", "--no-deps", f"-w{target}", copy)
 
     return next(cache.part("wheel", _digest(), make).glob("*.whl"))
 

@@ -1,19 +1,22 @@
 """The Debian 13 file system of the test host and what is laid over it; boots nothing."""
 
 import platform
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.guest import cache
 from tests.guest.outside import output
 
 SUITE = "trixie"
-PACKAGES = (
+BASE = (
     *("systemd-sysv", "dbus", "kmod", "procps", "iproute2", "curl", "ca-certificates"),
     *("openssh-server", "openssh-client"),
     *("podman", "crun", "conmon", "netavark", "catatonit", "nftables"),
     *("docker.io", "docker-cli", "iptables"),  # its daemon is masked: tests/system/conftest.py
     "docker-registry",  # masked too: tests/system/test_registry.py
-    # what packaging/install asks for, so that it needs no network in here
+)
+# What packaging/install asks for, so that it needs no network in here.
+PROJECT = (
     *("python3-venv", "python3-click", "python3-jinja2", "python3-httpx", "python3-psutil"),
     *("python3-pydbus", "numactl", "g++", "libtcmalloc-minimal4t64", "libnuma1", "polkitd"),
 )
@@ -80,19 +83,25 @@ def mirror() -> tuple[str, ...]:
     return ()
 
 
-def _bootstrap(target: Path) -> None:
-    output(
-        "mmdebstrap", "--quiet", "--variant=minbase", f"--include={','.join(PACKAGES)}",
-        # a mirror may be a dated snapshot
-        '--aptopt=Acquire::Check-Valid-Until "false"',
-        *(f"--dpkgopt=path-exclude={pattern}" for pattern in LEFT_OUT),
-        SUITE, target, *mirror(),
-    )  # fmt: skip
+def debian(kind: str, packages: Sequence[str], left_out: Sequence[str] = LEFT_OUT) -> Path:
+    """A minimal Debian 13 with `packages`, unpacked without files of `left_out`; never written to
+    after its making."""
+
+    def bootstrap(target: Path) -> None:
+        output(
+            "mmdebstrap", "--quiet", "--variant=minbase", f"--include={','.join(packages)}",
+            # a mirror may be a dated snapshot
+            '--aptopt=Acquire::Check-Valid-Until "false"',
+            *(f"--dpkgopt=path-exclude={pattern}" for pattern in left_out),
+            SUITE, target, *mirror(),
+        )  # fmt: skip
+
+    return cache.part(kind, [SUITE, packages, left_out], bootstrap)
 
 
 def tree() -> Path:
-    """The unpacked file system, never written to after its making."""
-    return cache.part("root", [SUITE, PACKAGES, LEFT_OUT], _bootstrap)
+    """The file system of the test host."""
+    return debian("root", (*BASE, *PROJECT))
 
 
 def lay_over(target: Path, hostname: str, cpuset_v1: bool) -> None:

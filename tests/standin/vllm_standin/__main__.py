@@ -120,12 +120,29 @@ class Handler(BaseHTTPRequestHandler):
             answer = api.post(self.path, body, self.served, state.behaviour(), state.counters)
         if answer.ends_server:
             state.ending = 0
+        elif answer.events:
+            self._stream(answer)
         else:
             self._send(answer)
 
     def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
         client = f"{self.client_address[0]}:{self.client_address[1]}"
         sys.stderr.write(f'INFO:     {client} - "{self.requestline}" {code}\n')
+
+    def _stream(self, answer: api.Answer) -> None:
+        """Server-sent events in chunks, with a token's time between them."""
+        state = self.server_state
+        self.send_response(answer.status)
+        self.send_header("Content-Type", answer.content_type)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        state.counters.begin()
+        for event in answer.events:
+            line = f"data: {event}\n\n".encode()
+            self.wfile.write(b"%x\r\n%b\r\n" % (len(line), line))
+            time.sleep(state.behaviour().token_seconds)
+        state.counters.end(generated=len(answer.events) - 1)
+        self.wfile.write(b"0\r\n\r\n")
 
     def _send(self, answer: api.Answer) -> None:
         content = answer.body.encode()

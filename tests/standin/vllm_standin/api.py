@@ -22,6 +22,7 @@ class Answer:
     body: str = ""
     content_type: str = "application/json"
     ends_server: bool = False  # instead of being sent
+    events: tuple[str, ...] = ()  # instead of a body: a stream, a token each
 
 
 @dataclass(slots=True)
@@ -140,6 +141,8 @@ def _complete(
         case "exit":
             return Answer(200, ends_server=True)
     wanted = body.get("max_tokens")
+    if body.get("stream"):
+        return _stream(served.name, chat, wanted if isinstance(wanted, int) else 16)
     generated = min(wanted if isinstance(wanted, int) else 16, 64)
     prompt = len(json.dumps(body.get("messages" if chat else "prompt")).split())
     counters.begin()
@@ -148,6 +151,17 @@ def _complete(
     if behaviour.completion == "no-choices":
         answer["choices"] = []
     return _json(answer)
+
+
+def _stream(name: str, chat: bool, tokens: int) -> Answer:
+    """The tokens are numbered, so that a client can tell whether one is missing."""
+    events = []
+    for number in range(tokens):
+        word = f" {number}"
+        choice = {"index": 0, **({"delta": {"content": word}} if chat else {"text": word})}
+        chunk = {"id": "cmpl-standin", "created": int(time.time()), "model": name}
+        events.append(json.dumps(chunk | {"choices": [choice]}))
+    return Answer(200, content_type="text/event-stream", events=(*events, "[DONE]"))
 
 
 def _completion(name: str, chat: bool, text: str, prompt: int, generated: int) -> dict[str, object]:

@@ -31,6 +31,7 @@ class Behaviour:
     running: int = 0  # requests that /metrics counts beside the real ones
     tokens_per_second: float = 0.0  # that /metrics counts beside the real ones
     burn: bool = False  # the workers compute
+    token_seconds: float = 0.02  # between two tokens of a stream
     death_seconds: float = 5.0  # from the engine's death to the server's exit with code 0
 
 
