@@ -11,6 +11,7 @@ from epyc_vllm_agent.doors.probed import Probed
 from epyc_vllm_agent.errors import Refused
 from epyc_vllm_agent.paths import Paths
 from epyc_vllm_agent.plan.runtime import DOCKER, HOST, PODMAN, Engine, Runtimes, choose
+from epyc_vllm_agent.plan.upgrade import kept_image
 from epyc_vllm_agent.plan.values import Container, EndpointPlan, Refusal, Stack
 from epyc_vllm_agent.recipe import Recipe
 
@@ -30,9 +31,14 @@ def choose_runtime(
     stack: str,
     previous: EndpointPlan | None,
     new_image: bool = False,
+    new_stack: bool = False,
 ) -> Chosen:
-    """Looks at what is here for an endpoint on `stack`. Raises Refused where nothing can run it."""
-    image = config.image or recipe.images.of(stack).image
+    """Looks at what is here for an endpoint on `stack`. Raises Refused where nothing can run it.
+
+    With a `new_stack` it gets the image that is pinned now, else that of its plan, `previous`.
+    """
+    kept = None if new_stack else kept_image(previous, stack)
+    image = config.image or kept or recipe.images.of(stack).image
     there = look(recipe, config, image)
     if new_image:
         there = replace(there, images=frozenset((PODMAN, DOCKER)))
@@ -95,11 +101,16 @@ def look(recipe: Recipe, config: EndpointConfig, image: str) -> Runtimes:
     )
 
 
-def fetch(container: Container, archive: str | None, tell: Line) -> None:
-    """Brings the image of `container` here: from the archive, or where it is not here already."""
+def fetch(container: Container, archive: str | None, tell: Line, anew: bool = False) -> None:
+    """Brings the image of `container` here: from the archive, or where it is not here already.
+
+    `anew`: its name may be another image's by now.
+    """
     if archive is not None:
         containers.load(container.program, archive, container.image, tell)
-    elif container.pinned is None or not containers.find(container.program, container.pinned):
+    elif (
+        anew or container.pinned is None or not containers.find(container.program, container.pinned)
+    ):
         containers.pull(container.program, container.image, tell)
 
 

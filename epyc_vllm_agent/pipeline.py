@@ -101,25 +101,31 @@ def hub(survey: Survey, registry: Callable[[], Registry] = shipped_registry) -> 
 
 
 def resolve(
-    survey: Survey, config: EndpointConfig, new_image: bool = False, new_revision: bool = False
+    survey: Survey,
+    config: EndpointConfig,
+    new_image: bool = False,
+    new_revision: bool = False,
+    new_stack: bool = False,
 ) -> Resolved:
     """The model's facts, the stack that would serve it, and how busy the host is.
 
     `new_image`: an image is about to be brought for it. `new_revision`: the revision was asked for
-    just now.
+    just now. `new_stack`: it is to have the stack that is pinned now.
     """
     revision = config.revision if new_revision else _revision(survey, config)
     # Asking a stack for the first time takes long: a model that is not there is told before.
-    asked = cache(lambda: serving(survey, config, new_image))
+    asked = cache(lambda: serving(survey, config, new_image, new_stack))
     model, path = describe(survey, config, revision, lambda: _registry(asked()[0]))
     probed, launch = asked()
     return Resolved(config, model, path, probed.stack, launch, _load(survey, config))
 
 
-def resolve_with_image(survey: Survey, resolved: Resolved, new_image: bool) -> Resolved:
+def resolve_with_image(
+    survey: Survey, resolved: Resolved, new_image: bool, new_stack: bool
+) -> Resolved:
     """The same once its image is here: only now it is known what the vLLM in it serves."""
     config, known = resolved.config, resolved.model.revision
-    probed, launch = serving(survey, config, new_image)
+    probed, launch = serving(survey, config, new_image, new_stack)
     model, _ = describe(survey, config, known, lambda: _registry(probed))
     return replace(resolved, model=model, stack=probed.stack, launch=launch)
 
@@ -147,24 +153,27 @@ def _registry(probed: Probed) -> Registry:
 
 
 def serving(
-    survey: Survey, config: EndpointConfig, new_image: bool = False
+    survey: Survey, config: EndpointConfig, new_image: bool = False, new_stack: bool = False
 ) -> tuple[Probed, Launch]:
     """The runtime that the endpoint gets: the stack in it and what starts it.
 
-    An image that the endpoint's stored plan has is kept, unless a `new_image` was just brought.
+    An image that the endpoint's stored plan has is kept, unless a `new_image` was just brought or
+    the `new_stack` is asked for; the latter stays in the plan's runtime.
     """
     recipe, cpu = survey.recipe, survey.facts.cpu
     where = config.environment or recipe.environment.default_path
     if survey.far:  # which runtimes it has is not asked
         return ask_environment(survey, where), _launch(survey, where)
     wanted = stack_name(cpu)
-    previous = None if new_image else _previous(survey, config.name)
-    chosen = choose_runtime(recipe, config, wanted, previous, new_image)
+    forgotten = new_image and not new_stack
+    previous = None if forgotten else _previous(survey, config.name)
+    chosen = choose_runtime(recipe, config, wanted, previous, new_image, new_stack)
     if chosen.engine is None:
         probed, launch = ask_environment(survey, where), _launch(survey, where)
     else:
+        before = None if new_stack else previous
         probed, container = in_container(
-            survey.paths, recipe, chosen, chosen.engine, wanted, previous
+            survey.paths, recipe, chosen, chosen.engine, wanted, before
         )
         launch = Launch(None, None, None, (), "root", _agent(), container)
         if probed.stack.probed:

@@ -2,15 +2,15 @@
 
 import shutil
 import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from epyc_vllm_agent import launch, pipeline
 from epyc_vllm_agent.apply import converge
 from epyc_vllm_agent.apply.converge import Converged
 from epyc_vllm_agent.apply.lock import locked
 from epyc_vllm_agent.changes.changes import ChangeSet, to_enable
-from epyc_vllm_agent.changes.installed import installed
+from epyc_vllm_agent.changes.installed import installed, stored_plan
 from epyc_vllm_agent.config.request import Wanted
 from epyc_vllm_agent.doors import environment, podman
 from epyc_vllm_agent.doors.command import Line
@@ -19,6 +19,7 @@ from epyc_vllm_agent.errors import ActionFailed, Refused
 from epyc_vllm_agent.facts.model import ModelFacts
 from epyc_vllm_agent.paths import Paths
 from epyc_vllm_agent.pipeline import Resolved
+from epyc_vllm_agent.plan.upgrade import may_move
 from epyc_vllm_agent.plan.values import Container, EndpointPlan
 from epyc_vllm_agent.units.names import service_name
 from epyc_vllm_agent.units.render import render
@@ -32,11 +33,15 @@ _COMPILED_BYTES = 64 * 2**20  # what a start of vLLM 0.32.0 compiles is less
 
 @dataclass(frozen=True, slots=True)
 class Fetching:
-    """How the model's and the image's fetching are told, and a file that has the image already."""
+    """How the model's and the image's fetching are told, and a file that has the image already.
+
+    `new_stack`: the endpoint moves to the stack that is pinned now.
+    """
 
     model: Progress
     image: Line
     archive: str | None = None
+    new_stack: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +82,7 @@ def bring_up(
     The plan is made again under the lock: what other runs changed since the summary counts.
     Raises Refused, ActionFailed (StartFailed with reports) or Locked.
     """
+    verified: tuple[Verified, ...] = ()
     with locked(paths):
         survey = pipeline.survey(paths)
         plan = pipeline.make_plan(survey, resolved)
@@ -91,20 +97,65 @@ def bring_up(
         _require_free_ports(survey, plan, systemd)
         changes = change_set(paths, plan, wanted)
         services = [service_name(instance.name) for instance in plan.instances]
-        done = converge.enable(paths, changes, services, systemd, watch)
+        if fetching.new_stack:
+            done, verified = _move(paths, plan, changes, services, systemd, watch)
+        else:
+            done = converge.enable(paths, changes, services, systemd, watch)
         converge.stand_by(systemd)
-    return BroughtUp(plan, done, readiness.verify_all(plan))
+    return BroughtUp(plan, done, verified or readiness.verify_all(plan))
+
+
+def _move(
+    paths: Paths,
+    plan: EndpointPlan,
+    changes: ChangeSet,
+    services: Sequence[str],
+    systemd: Systemd,
+    watch: Watcher,
+) -> tuple[Converged, tuple[Verified, ...]]:
+    """Restarts every instance on its new stack; where one does not verify the old one is back."""
+    verified: list[Verified] = []
+
+    def prove() -> None:
+        verified.extend(readiness.verify_all(plan))
+        require_verified(verified)
+
+    if changes.files:
+        changes = replace(changes, restart=tuple(services))
+    done = converge.enable(paths, changes, services, systemd, watch, prove=prove)
+    return done, tuple(verified)
+
+
+def require_verified(verified: Sequence[Verified]) -> None:
+    """Raises ActionFailed for the first instance that does not answer."""
+    for item in verified:
+        if not item.ok:
+            last = item.phases[-1]
+            raise ActionFailed(
+                "verify-failed",
+                f"{item.instance} runs, but failed in phase {last.phase}: {last.probe.reason}",
+                f"see `journalctl -u epyc-vllm-{item.instance}`",
+            )
 
 
 def _with_image(
     survey: pipeline.Survey, resolved: Resolved, container: Container, fetching: Fetching
 ) -> EndpointPlan:
     """The plan with the image here and its stack probed: only now its gates are known for sure."""
-    launch.fetch(container, fetching.archive, fetching.image)
-    resolved = pipeline.resolve_with_image(survey, resolved, fetching.archive is not None)
+    anew = fetching.new_stack and _may_have_moved(survey, resolved.config.name, container.image)
+    launch.fetch(container, fetching.archive, fetching.image, anew)
+    new_image = fetching.archive is not None
+    resolved = pipeline.resolve_with_image(survey, resolved, new_image, fetching.new_stack)
     plan = pipeline.make_plan(survey, resolved)
     require_startable(plan)
     return plan
+
+
+def _may_have_moved(survey: pipeline.Survey, name: str, image: str) -> bool:
+    """Whether the image that the endpoint has is asked for again, by a tag that moves."""
+    old = stored_plan(survey.paths, name)
+    had = old.launch.container.image if old and old.launch.container else None
+    return had == image and may_move(image, survey.recipe)
 
 
 def _require_carried(plan: EndpointPlan) -> None:

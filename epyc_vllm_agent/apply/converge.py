@@ -55,9 +55,11 @@ def enable(
     systemd: Systemd,
     watch: Watcher | None = None,
     log: Log = journal.of_unit,
+    prove: Callable[[], None] = lambda: None,
 ) -> Converged:
     """Brings the endpoint of `changes` up: `services` run its instances, `log` has their lines.
 
+    `prove` is called when all is up, and what it raises is a failure like any other.
     Raises StartFailed, ActionFailed or KeyboardInterrupt after the earlier files are back (and
     started again where they ran). Nothing is tried twice.
     """
@@ -73,6 +75,7 @@ def enable(
         systemd.enable(changes.target)  # before the reload: its links count for it too
         _reload(systemd, changes.reload or not at_boot, [changes.target, *services])
         started = _start(paths, changes, services, systemd, watch)
+        prove()
     except BaseException as error:
         outcome = _take_back(changes, services, systemd, transaction, started_before=bool(ran))
         if isinstance(error, _NotUp):

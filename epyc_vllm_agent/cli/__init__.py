@@ -18,6 +18,7 @@ _VERBS = {
     "doctor": "doctor",
     "plan": "endpoint",
     "enable": "endpoint",
+    "upgrade": "upgrade",
     "disable": "endpoint",
     "status": "observe",
     "verify": "observe",

@@ -14,6 +14,7 @@ from epyc_vllm_agent.apply.bring_up import (
     bring_up,
     change_set,
     require_startable,
+    require_verified,
 )
 from epyc_vllm_agent.apply.take_down import take_down
 from epyc_vllm_agent.cli.context import Context, json_option, pass_context, say
@@ -23,7 +24,8 @@ from epyc_vllm_agent.config import settings
 from epyc_vllm_agent.config.request import Wanted, wanted
 from epyc_vllm_agent.data import read_data
 from epyc_vllm_agent.doors import environment
-from epyc_vllm_agent.errors import ActionFailed, Refused
+from epyc_vllm_agent.doors.systemd import Systemd
+from epyc_vllm_agent.errors import Refused
 from epyc_vllm_agent.paths import Paths
 from epyc_vllm_agent.pipeline import Resolved, Survey
 from epyc_vllm_agent.plan.values import EndpointPlan
@@ -124,23 +126,37 @@ def enable(
     say(text.summary(made))
     require_startable(made)
     if not _is_up(context, made, asked):
-        _confirm(yes)
+        confirm(yes)
+    done = launch(context, systemd, asked, resolved, made, archive)
+    require_verified(done.verified)
+    if done.converged.is_nothing:
+        say(f"no changes: endpoint {done.plan.name} is up as planned")
+    click.echo(answer(done, as_json))
+
+
+def launch(
+    context: Context,
+    systemd: Systemd,
+    asked: Wanted,
+    resolved: Resolved,
+    made: EndpointPlan,
+    archive: str | None,
+    new_stack: bool = False,
+) -> BroughtUp:
+    """Brings the endpoint up as in `made`, and tells what is going on meanwhile."""
     image = made.launch.container.image if made.launch.container else ""
     with (
         Download(resolved.model.id) as download,
         ImageFetch(image) as fetch,
         Starting() as starting,
     ):
-        fetching = Fetching(download.update, fetch.tell, archive)
+        fetching = Fetching(download.update, fetch.tell, archive, new_stack)
         done = bring_up(context.paths, asked, resolved, systemd, fetching, starting.update)
     if not made.launch.is_here:
         say(text.found(done.plan))
     for warning in placement.differences(done.plan, systemd):
         say(f"warning  {warning}")
-    _require_verified(done)
-    if done.converged.is_nothing:
-        say(f"no changes: endpoint {done.plan.name} is up as planned")
-    click.echo(_answer(done, as_json))
+    return done
 
 
 @click.command()
@@ -221,7 +237,7 @@ def _is_up(context: Context, made: EndpointPlan, asked: Wanted) -> bool:
     return not change_set(context.paths, made, asked).files
 
 
-def _confirm(yes: bool) -> None:
+def confirm(yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
@@ -233,18 +249,7 @@ def _confirm(yes: bool) -> None:
     click.confirm("Launch it?", abort=True, err=True)
 
 
-def _require_verified(done: BroughtUp) -> None:
-    for verified in done.verified:
-        if not verified.ok:
-            last = verified.phases[-1]
-            raise ActionFailed(
-                "verify-failed",
-                f"{verified.instance} runs, but failed in phase {last.phase}: {last.probe.reason}",
-                f"see `journalctl -u epyc-vllm-{verified.instance}`",
-            )
-
-
-def _answer(done: BroughtUp, as_json: bool) -> str:
+def answer(done: BroughtUp, as_json: bool) -> str:
     if not as_json:
         return handover.handover(done.plan)
     return plain.dump(

@@ -4,8 +4,11 @@ import click
 
 from epyc_vllm_agent.changes import installed
 from epyc_vllm_agent.cli.context import Context, json_option, pass_context, say
+from epyc_vllm_agent.data import read_data
 from epyc_vllm_agent.errors import ActionFailed, AgentError, ConfigError
+from epyc_vllm_agent.plan.upgrade import available
 from epyc_vllm_agent.plan.values import EndpointPlan
+from epyc_vllm_agent.recipe import Recipe
 from epyc_vllm_agent.report import handover, plain, state
 from epyc_vllm_agent.watch.readiness import verify_all
 
@@ -17,8 +20,9 @@ from epyc_vllm_agent.watch.readiness import verify_all
 def status(context: Context, names: tuple[str, ...], as_json: bool) -> None:
     """List endpoints and instances: unit, health, port, socket and since when."""
     systemd = context.systemd()
+    recipe = Recipe.from_json(read_data("epyc.json"))
     found = [
-        state.observe(plan, systemd)
+        state.observe(plan, systemd, available(plan, recipe))
         if isinstance(plan, EndpointPlan)
         else state.unknown(name, plan.message, systemd)
         for name in names or installed.names(context.paths)

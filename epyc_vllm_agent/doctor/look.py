@@ -7,11 +7,13 @@ doors/environment.py.
 import json
 import os
 import re
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from epyc_vllm_agent import pipeline
+from epyc_vllm_agent.changes.installed import stored_plan
 from epyc_vllm_agent.config.config import Config
 from epyc_vllm_agent.data import read_data
 from epyc_vllm_agent.doctor.seen import (
@@ -24,6 +26,7 @@ from epyc_vllm_agent.doctor.seen import (
     Seen,
     System,
     Token,
+    Upgrade,
 )
 from epyc_vllm_agent.doors import command, environment, runtimes
 from epyc_vllm_agent.doors.runtimes import Asked
@@ -35,6 +38,7 @@ from epyc_vllm_agent.pipeline import Survey
 from epyc_vllm_agent.plan.gates import stack_name
 from epyc_vllm_agent.plan.platform import predict
 from epyc_vllm_agent.plan.stacks import release
+from epyc_vllm_agent.plan.upgrade import available
 from epyc_vllm_agent.plan.values import Prediction
 
 # Read beside what `gather` reads, and what only has to be there.
@@ -74,8 +78,23 @@ def look(survey: Survey, accepted: tuple[str, ...], where: str | None, image: st
         programs=_programs(limits, root) if whole else None,
         system=_system(survey, here, whole),
         switches=survey.recipe.throughput.env,
+        upgrades=_upgrades(survey),
         far=None if here else (survey.far or str(root)),
     )
+
+
+def _upgrades(survey: Survey) -> tuple[Upgrade, ...]:
+    """Of the stored plans; one that cannot be read tells nothing."""
+    found = []
+    for path in sorted(survey.paths.plans.glob("*.json")):
+        with suppress(ActionFailed):
+            plan = stored_plan(survey.paths, path.stem)
+            pinned = available(plan, survey.recipe) if plan else None
+            if plan and pinned:
+                container = plan.launch.container
+                has = container.image if container else f"vLLM {plan.stack.vllm}"
+                found.append(Upgrade(plan.name, has, pinned))
+    return tuple(found)
 
 
 def _as_named_there(survey: Survey) -> Config:

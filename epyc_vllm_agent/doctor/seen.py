@@ -95,6 +95,15 @@ class System:
 
 
 @dataclass(frozen=True, slots=True)
+class Upgrade:
+    """An endpoint that another stack is pinned for by now."""
+
+    endpoint: str
+    has: str
+    pinned: str
+
+
+@dataclass(frozen=True, slots=True)
 class Seen:
     facts: HostFacts
     config: Config
@@ -110,6 +119,7 @@ class Seen:
     programs: Programs | None
     system: System
     switches: tuple[tuple[str, str], ...] = ()  # what `throughput = true` sets
+    upgrades: tuple[Upgrade, ...] = ()
     far: str | None = None  # the box, or the root, that was only read
 
     @property

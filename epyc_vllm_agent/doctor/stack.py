@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from epyc_vllm_agent.doctor.finding import Finding, error, warning
+from epyc_vllm_agent.doctor.finding import Finding, advice, error, warning
 from epyc_vllm_agent.doctor.seen import Seen
 from epyc_vllm_agent.plan.gates import host_gates, stack_refusals
 
@@ -24,6 +24,12 @@ class Compatibility:
 
 
 def check(seen: Seen) -> Iterator[Finding]:
+    for item in seen.upgrades:
+        yield advice(
+            "stack-outdated",
+            f"{item.endpoint} has {item.has}, and {item.pinned} is pinned now",
+            f"epyc-vllm upgrade {item.endpoint}",
+        )
     stack = seen.stack
     if stack is None:
         return

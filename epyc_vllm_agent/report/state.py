@@ -37,6 +37,7 @@ class EndpointState:
     at_boot: bool
     instances: tuple[InstanceState, ...]
     problem: str | None = None  # why nothing more is known of it
+    upgrade: str | None = None  # the image, or version of vLLM, that is pinned by now
 
 
 def unknown(name: str, problem: str, systemd: Systemd) -> EndpointState:
@@ -49,7 +50,8 @@ def _at_boot(target: UnitState, systemd: Systemd) -> bool:
     return target.enabled == "enabled" and systemd.state(ALL_TARGET).enabled == "enabled"
 
 
-def observe(plan: EndpointPlan, systemd: Systemd) -> EndpointState:
+def observe(plan: EndpointPlan, systemd: Systemd, upgrade: str | None = None) -> EndpointState:
+    """`upgrade`: what it could move to."""
     target = systemd.state(target_name(plan.name))
     return EndpointState(
         name=plan.name,
@@ -57,6 +59,7 @@ def observe(plan: EndpointPlan, systemd: Systemd) -> EndpointState:
         target=target.name,
         at_boot=_at_boot(target, systemd),
         instances=tuple(_instance(plan, instance, systemd) for instance in plan.instances),
+        upgrade=upgrade,
     )
 
 
@@ -110,7 +113,12 @@ def text(endpoints: Sequence[EndpointState]) -> str:
         for instance in endpoint.instances
         if instance.placement
     ]
-    return "\n".join([grid(header, rows), *problems, *warnings])
+    upgrades = [
+        f"upgrade  {item.name}: {item.upgrade} is pinned now, see `epyc-vllm upgrade`"
+        for item in endpoints
+        if item.upgrade
+    ]
+    return "\n".join([grid(header, rows), *problems, *warnings, *upgrades])
 
 
 def verified(item: Verified) -> str:

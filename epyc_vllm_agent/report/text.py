@@ -79,6 +79,13 @@ def _backend(plan: EndpointPlan) -> str:
     return f"stock vLLM {stack.vllm} on the CPU, no zentorch: unaccelerated ({stack.platform})"
 
 
+def stack(plan: EndpointPlan) -> str:
+    """The software that serves, and where it comes from."""
+    container = plan.launch.container
+    where = (container.pinned or container.image) if container else plan.launch.environment
+    return f"{_backend(plan)} in {where}"
+
+
 def found(plan: EndpointPlan) -> str:
     """What a fetched image turned out to have in it."""
     container = plan.launch.container
