@@ -2,13 +2,15 @@
 
 from pathlib import Path
 
-from tests.guest import environment, image, models, project
+from tests.guest import ansible, environment, image, models, project
 from tests.guest.environment import REPOSITORY
 
 MODELS = Path("/srv/models")
 STANDIN = Path("/opt/vllm-standin")  # tests/standin: behaves as vLLM does, in a second
 IMAGES = Path("/srv/images")  # archives of container images with that stand-in
 HUB_SERVER = Path("/opt/hubserver.py")
+ANSIBLE = Path("/opt/ansible")
+ROLES = Path("/srv/roles")
 
 
 def binds() -> dict[Path, Path]:
@@ -18,6 +20,8 @@ def binds() -> dict[Path, Path]:
         models.folder(): MODELS,
         image.archives(): IMAGES,
         project.wheelhouse(): project.WHEELHOUSE,
+        ansible.folder(): ANSIBLE,
+        REPOSITORY / "packaging/ansible/roles": ROLES,
         REPOSITORY / "tests/standin": STANDIN,
         REPOSITORY / "tests/hubserver.py": HUB_SERVER,
     }

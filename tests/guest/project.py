@@ -17,7 +17,7 @@ SOURCES = ("pyproject.toml", "README.md", "LICENSE", "epyc_vllm_agent", "data", 
 NO_WHEEL = "pydbus"  # Debian's own serves
 
 # Of the guest, whose pip the wheels are for: Debian 13's /usr/bin/python3.
-_TARGET = (
+TARGET = (
     *("--only-binary=:all:", "--python-version=3.13", "--implementation=cp"),
     *("--abi=cp313", "--abi=abi3", "--abi=none"),
     *("--platform=manylinux_2_28_x86_64", "--platform=manylinux2014_x86_64"),
@@ -42,9 +42,9 @@ def wheelhouse() -> Path:
     wanted = [line for line in project["dependencies"] if not line.startswith(NO_WHEEL)]
 
     def make(target: Path) -> None:
-        output(pip(), "-m", "pip", "download", "--quiet", f"--dest={target}", *_TARGET, *wanted)
+        output(pip(), "-m", "pip", "download", "--quiet", f"--dest={target}", *TARGET, *wanted)
 
-    return cache.part("wheelhouse", [wanted, _TARGET], make)
+    return cache.part("wheelhouse", [wanted, TARGET], make)
 
 
 def _files(entry: Path) -> list[Path]:
