@@ -18,6 +18,8 @@ from tests.guest.outside import output
 
 NAME = "localhost/vllm-standin:1"
 SERVES = "localhost/vllm-standin-serves:1"  # the same with `vllm serve` as its entrypoint
+NEWER = "localhost/vllm-standin:2"
+BROKEN = "localhost/vllm-standin:3"  # it loads, and then ends
 STANDIN = "opt/vllm-standin"
 
 _PROGRAMS = ("dash", "cat", "dirname", "readlink", "sleep", "env", "numactl", "python3.13")
@@ -38,14 +40,17 @@ class Kind:
 
     name: str | None
     entrypoint: Sequence[str] = ()
+    environ: Sequence[str] = ()
 
 
 def archives() -> Path:
-    """A folder with an archive for each kind: standin.tar, serves.tar, nameless.tar."""
+    """A folder with an archive for each kind, standin.tar for example."""
     files = {
         "standin.tar": Kind(NAME),
         "serves.tar": Kind(SERVES, ("vllm", "serve")),
         "nameless.tar": Kind(None),
+        "newer.tar": Kind(NEWER, environ=("STANDIN_RELEASE=2",)),
+        "broken.tar": Kind(BROKEN, environ=("STANDIN_FAIL_LOADING=1", "STANDIN_MESSAGE=broken")),
     }
 
     def make(target: Path) -> None:
@@ -65,7 +70,7 @@ def write(target: Path, layer: bytes, kind: Kind) -> None:
         "architecture": "amd64",
         "os": "linux",
         "config": {
-            "Env": [f"PATH=/{STANDIN}/bin:/usr/bin:/bin"],
+            "Env": [f"PATH=/{STANDIN}/bin:/usr/bin:/bin", *kind.environ],
             "Entrypoint": list(kind.entrypoint) or None,
         },
         "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]},
