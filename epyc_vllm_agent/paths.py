@@ -32,6 +32,11 @@ class Paths:
         return self.at("/etc/epyc-vllm/endpoints.d")
 
     @property
+    def shipped_endpoints(self) -> Path:
+        """Endpoints that a package brings; those in /etc go over them."""
+        return self.at("/usr/share/epyc-vllm/endpoints.d")
+
+    @property
     def units(self) -> Path:
         return self.at("/etc/systemd/system")
 
@@ -46,6 +51,11 @@ class Paths:
     @property
     def plans(self) -> Path:
         return self.state / "plans"
+
+    @property
+    def begun(self) -> Path:
+        """What a run is at work on: there while it is, and after it was killed."""
+        return self.state / "begun.json"
 
     @property
     def models(self) -> Path:

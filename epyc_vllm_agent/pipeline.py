@@ -2,12 +2,12 @@
 
 import os
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import cache
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any, TypeVar
 
-from epyc_vllm_agent.changes.installed import stored_plan, stored_plans
+from epyc_vllm_agent.changes.installed import Stored, read_stored, stored_plans
 from epyc_vllm_agent.config.config import Config, EndpointConfig, load
 from epyc_vllm_agent.data import read_data
 from epyc_vllm_agent.doors import environment
@@ -32,17 +32,25 @@ from epyc_vllm_agent.plan.throughput import switches
 from epyc_vllm_agent.plan.values import EndpointPlan, Hold, Launch, Stack, holds_of
 from epyc_vllm_agent.recipe import Recipe
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What is known before any endpoint is looked at. `far` is the box whose files these are."""
+    """What is known before any endpoint is looked at. `far` is the box whose files these are,
+    `foreign_ports` those that other programs are known to listen on."""
 
     paths: Paths
     config: Config
     facts: HostFacts
     recipe: Recipe
     shipped: Shipped
+    stored: Stored
     far: str | None = None
+    # Ports of running instances of ours are listened on too: only where they were told apart.
+    foreign_ports: frozenset[int] = frozenset()
+    # What was asked of runtimes, environments and models: the same for every endpoint of a run.
+    asked: dict[Hashable, Any] = field(default_factory=dict, compare=False)
 
     @property
     def is_elsewhere(self) -> bool:
@@ -76,6 +84,7 @@ def survey(paths: Paths, far: str | None = None) -> Survey:
         config=load(paths),
         facts=facts,
         recipe=recipe,
+        stored=read_stored(paths),
         shipped=Shipped(
             figures=Figures.from_json(read_data("sizing.json")),
             gate_texts=GateTexts.from_json(read_data("gates.json")),
@@ -114,9 +123,9 @@ def resolve(
     """
     revision = config.revision if new_revision else _revision(survey, config)
     # Asking a stack for the first time takes long: a model that is not there is told before.
-    asked = cache(lambda: serving(survey, config, new_image, new_stack))
-    model, path = describe(survey, config, revision, lambda: _registry(asked()[0]))
-    probed, launch = asked()
+    registry = lambda: _registry(serving(survey, config, new_image, new_stack)[0])  # noqa: E731
+    model, path = describe(survey, config, revision, registry)
+    probed, launch = serving(survey, config, new_image, new_stack)
     return Resolved(config, model, path, probed.stack, launch, _load(survey, config))
 
 
@@ -135,8 +144,13 @@ def describe(
 ) -> tuple[ModelFacts, str]:
     """The model's facts, judged by what the vLLM that will run lists, and where it lies."""
     directory = config.model_dir or (config.model if config.model.startswith("/") else None)
+    by = _seat(survey, config)  # whose registry it is
     if directory is None:
-        model = hub(survey, registry).describe(config.model, revision)
+        model = _once(
+            survey,
+            ("model", config.model, revision, by),
+            lambda: hub(survey, registry).describe(config.model, revision),
+        )
         snapshot = Cache(survey.paths.models).snapshot(config.model, model.revision or "main")
         return model, survey.host_path(snapshot)
     if survey.far:
@@ -145,11 +159,30 @@ def describe(
             f"{directory} is a directory on {survey.far}: it cannot be read from here",
             f"run the plan on {survey.far} itself, or name a model of the hub",
         )
-    return replace(describe_directory(Path(directory), registry), id=config.model), directory
+    found = _once(
+        survey,
+        ("directory", directory, by),
+        lambda: describe_directory(Path(directory), registry),
+    )
+    return replace(found, id=config.model), directory
 
 
 def _registry(probed: Probed) -> Registry:
     return probed.registry or shipped_registry(probed.stack.vllm)
+
+
+def _once(survey: Survey, key: Hashable, ask: Callable[[], T]) -> T:
+    """The answer of `ask`, which is asked once in a run: it takes programs, files or the hub."""
+    if key not in survey.asked:
+        survey.asked[key] = ask()
+    found: T = survey.asked[key]
+    return found
+
+
+def readable(survey: Survey, path: str, user: str) -> bool:
+    """Whether that user can read the file."""
+    asked = ("readable", path, user)
+    return _once(survey, asked, lambda: environment.readable(path, user))
 
 
 def serving(
@@ -160,6 +193,20 @@ def serving(
     An image that the endpoint's stored plan has is kept, unless a `new_image` was just brought or
     the `new_stack` is asked for; the latter stays in the plan's runtime.
     """
+    asked = (_seat(survey, config), config.throughput, new_image, new_stack)
+    return _once(survey, asked, lambda: _serving(survey, config, new_image, new_stack))
+
+
+def _seat(survey: Survey, config: EndpointConfig) -> Hashable:
+    """All of an endpoint that decides what serves it: the same for many of them."""
+    previous = _previous(survey, config.name)
+    had = previous and (previous.launch, previous.config.image, previous.stack.name)
+    return config.runtime, config.environment, config.image, had
+
+
+def _serving(
+    survey: Survey, config: EndpointConfig, new_image: bool, new_stack: bool
+) -> tuple[Probed, Launch]:
     recipe, cpu = survey.recipe, survey.facts.cpu
     where = config.environment or recipe.environment.default_path
     if survey.far:  # which runtimes it has is not asked
@@ -259,15 +306,12 @@ def _revision(survey: Survey, config: EndpointConfig) -> str | None:
 
 
 def _previous(survey: Survey, name: str) -> EndpointPlan | None:
-    try:
-        return stored_plan(survey.paths, name)
-    except ActionFailed:  # it is about to be written anew
-        return None
+    """Its stored plan; none as well where that cannot be read: it is about to be written anew."""
+    return survey.stored.plans.get(name)
 
 
 def _holds(survey: Survey, name: str) -> list[Hold]:
-    others = stored_plans(survey.paths, but=[name])
-    return [hold for plan in others for hold in holds_of(plan)]
+    return [hold for plan in survey.stored.beside(name) for hold in holds_of(plan)]
 
 
 def make_plan(survey: Survey, resolved: Resolved) -> EndpointPlan:
@@ -284,6 +328,7 @@ def make_plan(survey: Survey, resolved: Resolved) -> EndpointPlan:
         _holds(survey, name),
         survey.shipped,
         resolved.load,
+        survey.foreign_ports,
     )
 
 

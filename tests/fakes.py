@@ -27,7 +27,8 @@ class FakeSystemd:
 
     Like the real one it knows a unit's text as of the last reload, starts what a target wants, and
     stops what is part of one. `failing` are services whose start fails, `refusing` methods that
-    raise, `when` is called before each call and may raise.
+    raise, `when` is called before each call and may raise; `on_start` and `on_failed_start` get the
+    service and its invocation.
     """
 
     paths: Paths
@@ -35,6 +36,7 @@ class FakeSystemd:
     refusing: set[str] = field(default_factory=set)
     when: Callable[[str, str], None] | None = None
     on_failed_start: Callable[[str, str], None] | None = None
+    on_start: Callable[[str, str], None] | None = None  # as a unit's own first step
     calls: list[tuple[str, str]] = field(default_factory=list)
     enabled: set[str] = field(default_factory=set)
     jobs: dict[str, str] = field(default_factory=dict)
@@ -162,6 +164,8 @@ class FakeSystemd:
         known.invocation += 1
         known.active = "activating"
         self.jobs[unit] = "start"
+        if self.on_start and unit.endswith(".service"):
+            self.on_start(unit, self._invocation(unit))
         if watch:
             watch(self.state(unit))
         del self.jobs[unit]

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from epyc_vllm_agent.config.config import EndpointConfig, parse_endpoint
+from epyc_vllm_agent.config.layers import origin
 from epyc_vllm_agent.facts.host import HostFacts
 from epyc_vllm_agent.facts.model import (
     ChatTemplate,
@@ -81,7 +82,7 @@ def model_facts(**changes: Any) -> ModelFacts:
 def endpoint(name: str = "qwen3-8b", **keys: Any) -> EndpointConfig:
     """An endpoint as its file with `keys` describes it."""
     values: Mapping[str, Any] = {"model": "Qwen/Qwen3-8B", **keys}
-    return parse_endpoint(name, values, {}, f"{name}.toml")
+    return parse_endpoint(name, values, {}, origin(f"{name}.toml"))
 
 
 def shipped_for(facts: HostFacts) -> Shipped:

@@ -1,47 +1,25 @@
 """From an endpoint that was asked for to one that answers: fetch, converge, verify."""
 
-import shutil
-import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from epyc_vllm_agent import launch, pipeline
+from epyc_vllm_agent import pipeline
 from epyc_vllm_agent.apply import converge
 from epyc_vllm_agent.apply.converge import Converged
 from epyc_vllm_agent.apply.lock import locked
+from epyc_vllm_agent.apply.prepare import Fetching, fetch, require_ready, require_startable
 from epyc_vllm_agent.changes.changes import ChangeSet, to_enable
-from epyc_vllm_agent.changes.installed import installed, stored_plan
+from epyc_vllm_agent.changes.installed import installed
 from epyc_vllm_agent.config.request import Wanted
-from epyc_vllm_agent.doors import environment, podman
-from epyc_vllm_agent.doors.command import Line
 from epyc_vllm_agent.doors.systemd import Systemd, Watcher
-from epyc_vllm_agent.errors import ActionFailed, Refused
-from epyc_vllm_agent.facts.model import ModelFacts
+from epyc_vllm_agent.errors import ActionFailed
 from epyc_vllm_agent.paths import Paths
 from epyc_vllm_agent.pipeline import Resolved
-from epyc_vllm_agent.plan.upgrade import may_move
-from epyc_vllm_agent.plan.values import Container, EndpointPlan
+from epyc_vllm_agent.plan.values import EndpointPlan
 from epyc_vllm_agent.units.names import service_name
 from epyc_vllm_agent.units.render import render
-from epyc_vllm_agent.watch import preflight, readiness
+from epyc_vllm_agent.watch import readiness
 from epyc_vllm_agent.watch.readiness import Verified
-
-Progress = Callable[[int, int], None]
-
-_COMPILED_BYTES = 64 * 2**20  # what a start of vLLM 0.32.0 compiles is less
-
-
-@dataclass(frozen=True, slots=True)
-class Fetching:
-    """How the model's and the image's fetching are told, and a file that has the image already.
-
-    `new_stack`: the endpoint moves to the stack that is pinned now.
-    """
-
-    model: Progress
-    image: Line
-    archive: str | None = None
-    new_stack: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,20 +31,6 @@ class BroughtUp:
 
 def change_set(paths: Paths, plan: EndpointPlan, wanted: Wanted) -> ChangeSet:
     return to_enable(plan, wanted.file_text, render(plan), installed(paths, plan.name))
-
-
-def require_startable(plan: EndpointPlan) -> None:
-    """Raises Refused for the first refusal, or for every gate that is not accepted."""
-    if plan.refusals:
-        first = plan.refusals[0]
-        raise Refused(first.code, first.message, first.hint)
-    closed = [gate for gate in plan.gates if not gate.accepted]
-    if closed:
-        raise Refused(
-            "gate-closed",
-            "; ".join(f"{gate.name}: {gate.text}" for gate in closed),
-            "accept by name: " + " ".join(f"--accept {gate.name}" for gate in closed),
-        )
 
 
 def bring_up(
@@ -87,14 +51,8 @@ def bring_up(
         survey = pipeline.survey(paths)
         plan = pipeline.make_plan(survey, resolved)
         require_startable(plan)
-        if plan.launch.container:
-            plan = _with_image(survey, resolved, plan.launch.container, fetching)
-        _fetch(survey, resolved.model, fetching.model)
-        _require_readable(plan)
-        _require_cache(paths)
-        readiness.api_key(plan)  # without a key in its file no step of the unit could run
-        _require_carried(plan)
-        _require_free_ports(survey, plan, systemd)
+        plan = fetch(survey, resolved, plan, fetching)
+        require_ready(survey, plan, systemd)
         changes = change_set(paths, plan, wanted)
         services = [service_name(instance.name) for instance in plan.instances]
         if fetching.new_stack:
@@ -135,98 +93,4 @@ def require_verified(verified: Sequence[Verified]) -> None:
                 "verify-failed",
                 f"{item.instance} runs, but failed in phase {last.phase}: {last.probe.reason}",
                 f"see `journalctl -u epyc-vllm-{item.instance}`",
-            )
-
-
-def _with_image(
-    survey: pipeline.Survey, resolved: Resolved, container: Container, fetching: Fetching
-) -> EndpointPlan:
-    """The plan with the image here and its stack probed: only now its gates are known for sure."""
-    anew = fetching.new_stack and _may_have_moved(survey, resolved.config.name, container.image)
-    launch.fetch(container, fetching.archive, fetching.image, anew)
-    new_image = fetching.archive is not None
-    resolved = pipeline.resolve_with_image(survey, resolved, new_image, fetching.new_stack)
-    plan = pipeline.make_plan(survey, resolved)
-    require_startable(plan)
-    return plan
-
-
-def _may_have_moved(survey: pipeline.Survey, name: str, image: str) -> bool:
-    """Whether the image that the endpoint has is asked for again, by a tag that moves."""
-    old = stored_plan(survey.paths, name)
-    had = old.launch.container.image if old and old.launch.container else None
-    return had == image and may_move(image, survey.recipe)
-
-
-def _require_carried(plan: EndpointPlan) -> None:
-    """What the container runtime would say no to, before anything is stopped or written."""
-    container = plan.launch.container
-    if container is None:
-        return
-    for instance in plan.instances:
-        fault = preflight.foreign_container(container, instance)
-        if fault:
-            raise Refused(fault.code, fault.message, fault.hint)
-    if container.generator:
-        quadlets = [unit for unit in render(plan) if unit.name.endswith(".container")]
-        podman.require_accepted(container.generator, quadlets)
-
-
-def _require_free_ports(survey: pipeline.Survey, plan: EndpointPlan, systemd: Systemd) -> None:
-    """A port that a stopped instance keeps may have been taken meanwhile."""
-    for instance in plan.instances:
-        state = systemd.state(service_name(instance.name))
-        if instance.port in survey.facts.listening_ports and state.main_pid is None:
-            raise Refused(
-                "port-busy",
-                f"port {instance.port} of {instance.name} is in use by another program",
-                f"see `ss -ltnp 'sport = :{instance.port}'`; stop it, or choose another with "
-                "--port",
-            )
-
-
-def _fetch(survey: pipeline.Survey, model: ModelFacts, progress: Progress) -> None:
-    if model.revision is not None:  # a directory is used in place
-        pipeline.hub(survey).fetch(model.id, model.revision, model.files, progress)
-
-
-def _require_cache(paths: Paths) -> None:
-    """The unit could not make its folder on a read-only disk, nor vLLM compile on a full one."""
-    try:
-        paths.cache.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=paths.cache):
-            free = shutil.disk_usage(paths.cache).free
-    except OSError as error:
-        raise ActionFailed(
-            "cache-unwritable",
-            f"the compile caches cannot be written below {paths.cache} ({error.strerror})",
-            "make that file system writable, or mount another one there",
-        ) from error
-    if free < _COMPILED_BYTES:
-        raise Refused(
-            "cache-full",
-            f"the compile caches below {paths.cache} have {free // 2**20} MiB left, "
-            f"{_COMPILED_BYTES // 2**20} MiB are needed",
-            "make room on that file system",
-        )
-
-
-def _require_readable(plan: EndpointPlan) -> None:
-    """vLLM runs as its own user: what root can read may be closed to it."""
-    if plan.launch.environment is None:  # in a container it is root
-        return
-    if not environment.is_user(plan.launch.user):
-        raise Refused(
-            "no-user",
-            f"there is no user {plan.launch.user} on this host, as whom vLLM is to run",
-            "correct user in /etc/epyc-vllm/epyc-vllm.toml, or run systemd-sysusers",
-        )
-    template = [plan.config.chat_template] if plan.config.chat_template else []
-    model = f"{plan.model.path}/config.json"
-    for path in (model, f"{plan.launch.environment}/bin/vllm", *template):
-        if not environment.readable(path, plan.launch.user):
-            raise Refused(
-                "not-readable",
-                f"{path} is no file that user {plan.launch.user}, as whom vLLM runs, can read",
-                f"give it read access: `sudo -u {plan.launch.user} cat {path}` must work",
             )

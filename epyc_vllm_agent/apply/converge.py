@@ -1,19 +1,20 @@
-"""Carries a change set out: stop, write, reload, start, wait; takes it back where that fails."""
+"""Carries change sets out: stop, write, reload, start, wait; takes back those that fail."""
 
 import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from epyc_vllm_agent.apply.transaction import Transaction
-from epyc_vllm_agent.changes.changes import ChangeSet
+from epyc_vllm_agent.apply import begun
+from epyc_vllm_agent.apply.transaction import Transaction, write_failed
+from epyc_vllm_agent.changes.changes import ChangeSet, Work
 from epyc_vllm_agent.doors import journal
 from epyc_vllm_agent.doors.systemd import Systemd, UnitState, Watcher
 from epyc_vllm_agent.errors import ActionFailed, AgentError
 from epyc_vllm_agent.files import sweep
 from epyc_vllm_agent.interrupts import deferred
 from epyc_vllm_agent.paths import Paths
-from epyc_vllm_agent.units.names import ALL_TARGET, WATCHDOG
+from epyc_vllm_agent.units.names import ALL_TARGET, WATCHDOG, is_unit
 from epyc_vllm_agent.watch import failure
 from epyc_vllm_agent.watch.diagnosis import Signatures
 from epyc_vllm_agent.watch.failure import Exit, FailureReport
@@ -63,30 +64,124 @@ def enable(
     Raises StartFailed, ActionFailed or KeyboardInterrupt after the earlier files are back (and
     started again where they ran). Nothing is tried twice.
     """
+    up = tuple(services)
+    work = Work(changes, services=up, up=up, anew=changes.restart)
+    (outcome,) = carry_out(paths, [work], systemd, watch, log, prove).values()
+    if isinstance(outcome, AgentError):
+        raise outcome
+    return outcome
+
+
+def carry_out(
+    paths: Paths,
+    works: Sequence[Work],
+    systemd: Systemd,
+    watch: Watcher | None = None,
+    log: Log = journal.of_unit,
+    prove: Callable[[], None] = lambda: None,
+) -> dict[str, Converged | AgentError]:
+    """Does all `works`, with one reload for them, and tells of each endpoint what became of it.
+
+    What fails is taken back and the others go on; an interrupt takes back all that is not done.
+    """
     sweep_all(paths)
-    ran = [service for service in services if _runs(systemd.state(service))]
-    at_boot = systemd.state(changes.target).enabled == "enabled"
-    transaction = Transaction(paths, changes.files)
-    transaction.prepare()  # a full disk is found before anything is stopped
     try:
-        for unit in (*changes.stop, *(service for service in changes.restart if service in ran)):
-            systemd.stop(unit)
-        transaction.commit()
-        systemd.enable(changes.target)  # before the reload: its links count for it too
-        _reload(systemd, changes.reload or not at_boot, [changes.target, *services])
-        started = _start(paths, changes, services, systemd, watch)
-        prove()
+        begun.begin(paths, {work.changes.endpoint: work.up for work in works})
+    except OSError as error:
+        raise write_failed(error) from error
+    doing = [_Doing(paths, work, systemd, watch, log, prove) for work in works]
+    try:
+        for one in doing:
+            one.step(one.write)
+        changed = any(one.work.changes.reload or one.new_at_boot for one in doing)
+        _reload([one for one in doing if one.outcome is None], systemd, changed)
+        for one in doing:
+            one.step(one.start)
     except BaseException as error:
-        outcome = _take_back(changes, services, systemd, transaction, started_before=bool(ran))
-        if isinstance(error, _NotUp):
-            reports = [_report(paths, changes.endpoint, state, log) for state in error.states]
-            raise StartFailed(reports, outcome) from None
-        if isinstance(error, AgentError):
-            error.outcome = outcome
-        error.add_note(outcome)
+        for one in doing:
+            if one.outcome is None:
+                error.add_note(f"{one.work.changes.endpoint}: {one.take_back()}")
         raise
-    files = tuple(change.path for change in changes.files)
-    return Converged(files, started, enabled=not at_boot)
+    finally:
+        begun.end(paths, [work.changes.endpoint for work in works])
+    ended = ((one.work.changes.endpoint, one.outcome) for one in doing)
+    return {endpoint: outcome for endpoint, outcome in ended if outcome is not None}
+
+
+class _NotUp(Exception):
+    def __init__(self, states: Sequence[UnitState]) -> None:
+        super().__init__()
+        self.states = states
+
+
+class _Doing:
+    """One endpoint's work while it is done; `outcome` is there once it has ended."""
+
+    def __init__(
+        self,
+        paths: Paths,
+        work: Work,
+        systemd: Systemd,
+        watch: Watcher | None,
+        log: Log,
+        prove: Callable[[], None],
+    ) -> None:
+        self.work = work
+        self.outcome: Converged | AgentError | None = None
+        self._paths = paths
+        self._systemd = systemd
+        self._watch = watch
+        self._log = log
+        self._prove = prove
+        self._transaction = Transaction(paths, work.changes.files)
+        self._ran: tuple[str, ...] = ()
+        self._prepared = False
+        self.new_at_boot = False
+
+    def step(self, do: Callable[[], None]) -> None:
+        """Runs `do` unless the work has ended; what fails is taken back and is its outcome."""
+        if self.outcome is not None:
+            return
+        try:
+            do()
+        except (AgentError, _NotUp) as error:
+            self.fail(error)
+
+    def fail(self, error: AgentError | _NotUp) -> None:
+        outcome = self.take_back()
+        if isinstance(error, _NotUp):
+            endpoint = self.work.changes.endpoint
+            reports = [_report(self._paths, endpoint, state, self._log) for state in error.states]
+            self.outcome = StartFailed(reports, outcome)
+            return
+        error.outcome = outcome
+        error.add_note(outcome)
+        self.outcome = error
+
+    def write(self) -> None:
+        """Stops what has to be and puts the files into their places."""
+        work, systemd = self.work, self._systemd
+        self._ran = tuple(unit for unit in _touched(work) if _runs(systemd.state(unit)))
+        self._transaction.prepare()  # a full disk is found before anything is stopped
+        self._prepared = True
+        for unit in (*work.changes.stop, *(unit for unit in work.anew if unit in self._ran)):
+            systemd.stop(unit)
+        self._transaction.commit()
+        if work.at_boot:  # before the reload: its links count for it too
+            self.new_at_boot = systemd.state(work.changes.target).enabled != "enabled"
+            systemd.enable(work.changes.target)
+
+    def start(self) -> None:
+        work = self.work
+        started = _start(work, self._systemd, self._watch) if work.up else ()
+        self._prove()
+        files = tuple(change.path for change in work.changes.files)
+        self.outcome = Converged(files, started, enabled=self.new_at_boot)
+
+    def take_back(self) -> str:
+        if not self._prepared or not self.work.changes.files:
+            return "the endpoint's files are as they were"
+        return _take_back(self.work, self._systemd, self._transaction, self._ran)
 
 
 def stand_by(systemd: Systemd) -> None:
@@ -102,24 +197,35 @@ def stand_by(systemd: Systemd) -> None:
         systemd.start(WATCHDOG)
 
 
-def disable(paths: Paths, changes: ChangeSet, services: Sequence[str], systemd: Systemd) -> None:
+def disable(
+    paths: Paths,
+    changes: ChangeSet,
+    services: Sequence[str],
+    systemd: Systemd,
+    clean: Callable[[], None] = lambda: None,
+) -> None:
     """Stops the endpoint and removes its files; what is already gone is no error.
 
     `services` are all that may run for it, whether their unit files are still there or not.
+    `clean` removes what they left while the endpoint's own files still tell of it.
     """
     sweep_all(paths)
-    transaction = Transaction(paths, changes.files)
-    transaction.prepare()
+    of_units = Transaction(paths, [file for file in changes.files if is_unit(file.path)])
+    others = Transaction(paths, [file for file in changes.files if not is_unit(file.path)])
+    of_units.prepare()
+    others.prepare()
     units = list(dict.fromkeys([*changes.stop, *services]))
     for unit in units:
         if _runs(systemd.state(unit)):
             systemd.stop(unit)
     with contextlib.suppress(ActionFailed):  # a link may be left where its target file is gone
         systemd.disable(changes.target)
-    transaction.commit()
+    clean()
+    of_units.commit()
     systemd.reload()
     for unit in units:
         systemd.reset_failed(unit)
+    others.commit()  # until here a run that is killed leaves what tells the next one of it
 
 
 def sweep_all(paths: Paths) -> None:
@@ -128,27 +234,31 @@ def sweep_all(paths: Paths) -> None:
     sweep(folders)
 
 
-class _NotUp(Exception):
-    def __init__(self, states: Sequence[UnitState]) -> None:
-        super().__init__()
-        self.states = states
-
-
-def _reload(systemd: Systemd, changed: bool, units: Sequence[str]) -> None:
+def _reload(doing: Sequence[_Doing], systemd: Systemd, changed: bool) -> None:
     """Reloads where files changed, or where a killed run changed them and did not come to it.
 
-    Raises ActionFailed where a unit is not there then: a generator may have left its file out.
+    An endpoint fails whose unit is not there then: a generator may have left its file out.
     """
-    stale = any(s.needs_reload or s.load_state != "loaded" for s in map(systemd.state, units))
-    if changed or stale:
+    units = {one: [one.work.changes.target, *one.work.services] for one in doing if _is_seen(one)}
+    states = map(systemd.state, (unit for of_one in units.values() for unit in of_one))
+    if changed or any(s.needs_reload or s.load_state != "loaded" for s in states):
         systemd.reload()
-    for state in map(systemd.state, units):
-        if state.load_state != "loaded":
-            raise ActionFailed(
-                "unit-missing",
-                f"systemd has no usable unit {state.name} after the reload ({state.load_state})",
-                "see `journalctl -b -t quadlet-generator -t systemd` for what was wrong with it",
-            )
+    for one, of_one in units.items():
+        for state in map(systemd.state, of_one):
+            if state.load_state != "loaded" and one.outcome is None:
+                one.fail(_unit_missing(state))
+
+
+def _is_seen(one: _Doing) -> bool:
+    return bool(one.work.up or one.work.changes.reload or one.work.at_boot)
+
+
+def _unit_missing(state: UnitState) -> ActionFailed:
+    return ActionFailed(
+        "unit-missing",
+        f"systemd has no usable unit {state.name} after the reload ({state.load_state})",
+        "see `journalctl -b -t quadlet-generator -t systemd` for what was wrong with it",
+    )
 
 
 def _runs(state: UnitState) -> bool:
@@ -156,19 +266,17 @@ def _runs(state: UnitState) -> bool:
     return state.active_state not in ("inactive", "failed") or state.job is not None
 
 
-def _start(
-    paths: Paths,
-    changes: ChangeSet,
-    services: Sequence[str],
-    systemd: Systemd,
-    watch: Watcher | None,
-) -> tuple[str, ...]:
-    """Starts what is not up, all instances at once, and waits for them."""
-    down = [service for service in services if not systemd.state(service).is_up]
-    target_up = systemd.state(changes.target).is_up
-    if down or not target_up:
-        systemd.start(changes.target, watch)
-    failed = [state for state in map(systemd.state, services) if not state.is_up]
+def _start(work: Work, systemd: Systemd, watch: Watcher | None) -> tuple[str, ...]:
+    """Starts what is to be up and is not, all instances at once, and waits for them."""
+    target = work.changes.target
+    down = [service for service in work.up if not systemd.state(service).is_up]
+    if _is_whole(work):
+        if down or not systemd.state(target).is_up:
+            systemd.start(target, watch)
+    else:  # the target would start those too that somebody stopped
+        for service in down:
+            systemd.start(service, watch)
+    failed = [state for state in map(systemd.state, work.up) if not state.is_up]
     if failed:
         raise _NotUp(failed)
     return tuple(down)
@@ -192,21 +300,14 @@ def _report(paths: Paths, endpoint: str, state: UnitState, log: Log) -> FailureR
     )
 
 
-def _take_back(
-    changes: ChangeSet,
-    services: Sequence[str],
-    systemd: Systemd,
-    transaction: Transaction,
-    started_before: bool,
-) -> str:
+def _take_back(work: Work, systemd: Systemd, transaction: Transaction, ran: Sequence[str]) -> str:
     """Earlier files back, and running again if they ran; tells in words how things are now."""
-    if not changes.files:
-        return "the endpoint's files are as they were"
+    changes = work.changes
     new = any(
         change.old is None and change.path.endswith(changes.target) for change in changes.files
     )
     with deferred():
-        for unit in (changes.target, *services):
+        for unit in (changes.target, *work.up) if _is_whole(work) else work.up:
             with contextlib.suppress(ActionFailed):  # whatever its state: a start may be queued
                 systemd.stop(unit)
         if new:
@@ -217,16 +318,29 @@ def _take_back(
             systemd.reload()
     if new:
         return "its files were removed again"
-    if not started_before:
+    if not ran:
         return "the earlier files are back"
-    return _start_again(changes.target, services, systemd)
+    return _start_again(work, ran, systemd)
 
 
-def _start_again(target: str, services: Sequence[str], systemd: Systemd) -> str:
+def _start_again(work: Work, ran: Sequence[str], systemd: Systemd) -> str:
+    target = work.changes.target
     with contextlib.suppress(ActionFailed):
-        systemd.start(target)
-        if all(systemd.state(service).is_up for service in services):
+        for unit in [target] if _is_whole(work) else ran:
+            systemd.start(unit)
+        if all(systemd.state(service).is_up for service in ran):
             return "the earlier files are back, and the endpoint runs as before"
     return (
         f"the earlier files are back, but it did not start with them: `systemctl status {target}`"
     )
+
+
+def _is_whole(work: Work) -> bool:
+    """Whether the endpoint is started as one: else some service of it stays as somebody left it."""
+    return bool(work.up) and set(work.up) == set(work.services)
+
+
+def _touched(work: Work) -> list[str]:
+    """The services that are stopped or started."""
+    going = [unit for unit in work.changes.stop if unit.endswith(".service")]
+    return list(dict.fromkeys([*going, *work.up]))

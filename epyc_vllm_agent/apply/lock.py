@@ -3,15 +3,16 @@
 import contextlib
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from epyc_vllm_agent.errors import ActionFailed, Locked
 from epyc_vllm_agent.paths import Paths
 
 
 @contextlib.contextmanager
-def locked(paths: Paths) -> Iterator[None]:
-    """Holds /run/epyc-vllm/lock; raises Locked where another run has it.
+def locked(paths: Paths, wait: Callable[[str], None] | None = None) -> Iterator[None]:
+    """Holds /run/epyc-vllm/lock; where another run has it, raises Locked, or waits if there is
+    somebody to tell that to.
 
     flock(2): the kernel lets go of it when the holder dies, so none is ever stale.
     """
@@ -29,11 +30,12 @@ def locked(paths: Paths) -> Iterator[None]:
         except OSError as error:
             file.seek(0)
             holder = file.read().strip() or "unknown"
-            raise Locked(
-                "locked",
-                f"another epyc-vllm run is changing this host (process {holder})",
-                "wait for it to end, then run this again",
-            ) from error
+            message = f"another epyc-vllm run is changing this host (process {holder})"
+            if wait is None:
+                hint = "wait for it to end, then run this again"
+                raise Locked("locked", message, hint) from error
+            wait(f"waiting: {message}")
+            fcntl.flock(file, fcntl.LOCK_EX)
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()

@@ -40,11 +40,7 @@ def take_down(paths: Paths, name: str, systemd: Systemd, purge: bool) -> TakenDo
                 "no-such-endpoint", f"there is no endpoint {name!r}", f"endpoints here: {known}"
             )
         plan = _plan(paths, name)
-        changes = to_disable(found)
-        services = _services(name, plan, changes, systemd)
-        converge.disable(paths, changes, services, systemd)
-        removed = [change.path for change in changes.files]
-        removed += _remove_run_state(paths, services)
+        removed = remove(paths, to_disable(found), systemd)
         weights = _weights(paths, plan)
         if weights and purge:
             shutil.rmtree(weights, ignore_errors=True)
@@ -61,8 +57,8 @@ def withdraw(paths: Paths, systemd: Systemd) -> tuple[str, ...]:
     removed: list[str] = []
     with locked(paths):
         for name in names(paths):
-            units = replace(installed(paths, name), endpoint_file=None, plan_file=None)
-            changes = to_disable(units)
+            units = replace(installed(paths, name), plan_file=None)
+            changes = to_disable(units, with_file=False)
             services = _services(name, _plan(paths, name), changes, systemd)
             converge.disable(paths, changes, services, systemd)
             removed += [change.path for change in changes.files]
@@ -70,6 +66,19 @@ def withdraw(paths: Paths, systemd: Systemd) -> tuple[str, ...]:
             with contextlib.suppress(ActionFailed):  # it may be gone, or never have been enabled
                 systemd.disable(unit)
     return tuple(removed)
+
+
+def remove(paths: Paths, changes: ChangeSet, systemd: Systemd) -> list[str]:
+    """Carries out what `to_disable` says, with compile caches and marks; under the lock.
+
+    Returns what was removed.
+    """
+    services = _services(changes.endpoint, _plan(paths, changes.endpoint), changes, systemd)
+    gone: list[str] = []
+    converge.disable(
+        paths, changes, services, systemd, lambda: gone.extend(_remove_run_state(paths, services))
+    )
+    return [*(change.path for change in changes.files), *gone]
 
 
 def _plan(paths: Paths, name: str) -> EndpointPlan | None:
@@ -83,7 +92,8 @@ def _remove_run_state(paths: Paths, services: list[str]) -> list[str]:
     removed = []
     for service in services:
         instance = service.removeprefix("epyc-vllm-").removesuffix(".service")
-        (paths.run / f"{instance}.json").unlink(missing_ok=True)
+        for mark in (f"{instance}.json", f"{instance}.unit"):
+            (paths.run / mark).unlink(missing_ok=True)
         cache = paths.cache / instance
         if cache.is_dir():
             shutil.rmtree(cache, ignore_errors=True)

@@ -12,6 +12,14 @@ from epyc_vllm_agent.files import stage, sync_folder, write_atomically
 from epyc_vllm_agent.paths import Paths
 
 
+def write_failed(error: OSError) -> ActionFailed:
+    return ActionFailed(
+        "write-failed",
+        f"{error.filename2 or error.filename or 'a file'} cannot be written ({error.strerror})",
+        "nothing was changed; make room or mend the file system, then run it again",
+    )
+
+
 class Transaction:
     """Writes `changes` below `paths`.
 
@@ -79,12 +87,7 @@ class Transaction:
             yield
         except OSError as error:
             self.undo()
-            raise ActionFailed(
-                "write-failed",
-                f"{error.filename2 or error.filename or 'a file'} cannot be written "
-                f"({error.strerror})",
-                "nothing was changed; make room or mend the file system, then run it again",
-            ) from error
+            raise write_failed(error) from error
         except BaseException:
             self.undo()
             raise

@@ -2,11 +2,12 @@
 
 import ipaddress
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from epyc_vllm_agent.codec import from_plain, to_plain
+from epyc_vllm_agent.config import layers
 from epyc_vllm_agent.errors import ActionFailed
 from epyc_vllm_agent.paths import Paths
 from epyc_vllm_agent.plan.values import EndpointPlan
@@ -21,10 +22,21 @@ class Installed:
     endpoint_file: str | None  # text of endpoints.d/NAME.toml
     plan_file: str | None  # text of plans/NAME.json
     units: tuple[UnitFile, ...]
+    is_shipped: bool = False  # a package brings the endpoint, in /usr/share
 
     @property
     def exists(self) -> bool:
-        return bool(self.units) or (self.endpoint_file, self.plan_file) != (None, None)
+        masked = self.is_shipped and self.endpoint_file == ""
+        return self.is_made or (self.has_file and not masked)
+
+    @property
+    def has_file(self) -> bool:
+        return self.endpoint_file is not None or self.is_shipped
+
+    @property
+    def is_made(self) -> bool:
+        """Whether anything was made of the endpoint's file."""
+        return bool(self.units) or self.plan_file is not None
 
 
 def installed(paths: Paths, name: str) -> Installed:
@@ -33,15 +45,30 @@ def installed(paths: Paths, name: str) -> Installed:
         endpoint_file=_read(paths.endpoints / f"{name}.toml"),
         plan_file=_read_plan(paths, name),
         units=tuple(unit for owner, unit in _owned_units(paths) if owner == name),
+        is_shipped=layers.is_shipped(paths, name),
     )
+
+
+def all_made(paths: Paths) -> dict[str, Installed]:
+    """What was made of endpoints' files, by the endpoint's name; the files themselves are left out.
+
+    One look at the folders of units for all of them.
+    """
+    units: dict[str, list[UnitFile]] = {}
+    for owner, unit in _owned_units(paths):
+        units.setdefault(owner, []).append(unit)
+    names = {*units, *(path.stem for path in paths.plans.glob("*.json"))}
+    return {
+        name: Installed(name, None, _read_plan(paths, name), tuple(units.get(name, ())))
+        for name in sorted(names)
+    }
 
 
 def names(paths: Paths) -> tuple[str, ...]:
     """Every endpoint of which something is installed, in alphabetical order."""
-    found = {path.stem for path in paths.endpoints.glob("*.toml")}
-    found |= {path.stem for path in paths.plans.glob("*.json")}
+    found = {path.stem for path in paths.plans.glob("*.json")}
     found |= {owner for owner, _ in _owned_units(paths)}
-    return tuple(sorted(found))
+    return tuple(sorted({*found, *layers.names(paths)}))
 
 
 def encode_plan(plan: EndpointPlan) -> str:
@@ -83,6 +110,40 @@ def stored_plans(paths: Paths, but: Sequence[str] = ()) -> tuple[EndpointPlan, .
     found = [path.stem for path in sorted(paths.plans.glob("*.json")) if path.stem not in but]
     plans = [stored_plan(paths, name) for name in found]
     return tuple(plan for plan in plans if plan is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The stored plans, read once; those that cannot be read with why."""
+
+    plans: Mapping[str, EndpointPlan]
+    broken: Mapping[str, ActionFailed]
+
+    def beside(self, name: str) -> tuple[EndpointPlan, ...]:
+        """Those of the other endpoints. Raises ActionFailed where one of them cannot be read."""
+        for other, error in self.broken.items():
+            if other != name:
+                raise error
+        return tuple(plan for plan in self.plans.values() if plan.name != name)
+
+    def having(self, name: str, plan: EndpointPlan | None) -> "Stored":
+        """The same with that plan for `name`, or without one."""
+        plans = {other: had for other, had in self.plans.items() if other != name}
+        broken = {other: error for other, error in self.broken.items() if other != name}
+        return Stored(plans | ({name: plan} if plan else {}), broken)
+
+
+def read_stored(paths: Paths) -> Stored:
+    plans, broken = {}, {}
+    for path in sorted(paths.plans.glob("*.json")):
+        try:
+            plan = stored_plan(paths, path.stem)
+        except ActionFailed as error:
+            broken[path.stem] = error
+            continue
+        if plan is not None:
+            plans[path.stem] = plan
+    return Stored(plans, broken)
 
 
 def _owned_units(paths: Paths) -> list[tuple[str, UnitFile]]:

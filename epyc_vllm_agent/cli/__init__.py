@@ -20,6 +20,7 @@ _VERBS = {
     "enable": "endpoint",
     "upgrade": "upgrade",
     "disable": "endpoint",
+    "apply": "apply",
     "status": "observe",
     "verify": "observe",
     "show": "observe",

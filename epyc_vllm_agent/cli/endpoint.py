@@ -8,19 +8,13 @@ from typing import Any, TypeVar
 import click
 
 from epyc_vllm_agent import pipeline
-from epyc_vllm_agent.apply.bring_up import (
-    BroughtUp,
-    Fetching,
-    bring_up,
-    change_set,
-    require_startable,
-    require_verified,
-)
+from epyc_vllm_agent.apply.bring_up import BroughtUp, bring_up, change_set, require_verified
+from epyc_vllm_agent.apply.prepare import Fetching, require_startable
 from epyc_vllm_agent.apply.take_down import take_down
 from epyc_vllm_agent.cli.context import Context, json_option, pass_context, say
 from epyc_vllm_agent.cli.host import host_option, looking
 from epyc_vllm_agent.cli.progress import Download, ImageFetch, Starting
-from epyc_vllm_agent.config import settings
+from epyc_vllm_agent.config import layers, settings
 from epyc_vllm_agent.config.request import Wanted, wanted
 from epyc_vllm_agent.data import read_data
 from epyc_vllm_agent.doors import environment
@@ -64,6 +58,11 @@ def endpoint_options(command: F) -> F:
         click.option("--vllm-arg", "vllm_args", multiple=True, help="Argument of `vllm serve`."),
         click.option("--accept", multiple=True, type=click.Choice(settings.GATES)),
         click.option("--start-timeout", type=int, help="Seconds to answer."),
+        click.option(
+            "--on-change",
+            type=click.Choice((settings.NEXT_START, settings.RESTART)),
+            help="When `apply` restarts a running instance whose unit changed.",
+        ),
     ]
     for flag in reversed(flags):
         command = flag(command)
@@ -203,7 +202,7 @@ def _what(paths: Paths, what: str | None, name: str | None) -> str | None:
     """
     if what == "":
         raise click.UsageError("MODEL is empty; leave it out for the default model")
-    known = what is None and name and (paths.endpoints / f"{name}.toml").is_file()
+    known = what is None and name and layers.base(paths, name)
     return name if known else what
 
 

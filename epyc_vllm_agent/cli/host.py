@@ -21,7 +21,8 @@ from epyc_vllm_agent.report.host import Seat
 
 CONFIGURATION = (
     "etc/epyc-vllm/epyc-vllm.toml",
-    "etc/epyc-vllm/endpoints.d/*.toml",
+    *(f"{layer}/epyc-vllm/endpoints.d/*.toml" for layer in ("etc", "usr/share")),
+    *(f"{layer}/epyc-vllm/endpoints.d/*.toml.d/*.toml" for layer in ("etc", "usr/share")),
     "var/lib/epyc-vllm/plans/*.json",
 )
 host_option = click.option(

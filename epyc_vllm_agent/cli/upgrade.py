@@ -6,7 +6,8 @@ from typing import Any
 import click
 
 from epyc_vllm_agent import pipeline
-from epyc_vllm_agent.apply.bring_up import change_set, require_startable
+from epyc_vllm_agent.apply.bring_up import change_set
+from epyc_vllm_agent.apply.prepare import require_startable
 from epyc_vllm_agent.changes import installed
 from epyc_vllm_agent.cli.context import Context, json_option, pass_context, say
 from epyc_vllm_agent.cli.endpoint import answer, confirm, launch

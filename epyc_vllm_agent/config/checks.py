@@ -1,19 +1,47 @@
-"""What a configuration value may be: one function per kind, value in, narrowed value out.
+"""What a configuration value may be: one rule per kind, value in, narrowed value out.
 
-Each raises ValueError with the rule it breaks ("must be a whole number from 1 to 65535").
+Each raises ValueError with what it breaks ("must be a whole number from 1 to 65535"), and says of
+itself, in words and as JSON schema, what it takes.
 """
 
 import re
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
-Check = Callable[[object], object]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Rule(Generic[T]):
+    """`words` is what a manual says of the values, `schema` the same for an editor; where a schema
+    cannot tell all, the check is the stricter one."""
+
+    check: Callable[[object], T]
+    words: str
+    schema: Mapping[str, Any]
+
+    def __call__(self, value: object) -> T:
+        return self.check(value)
+
+
+def _rule(words: str, **schema: Any) -> Callable[[Callable[[object], T]], Rule[T]]:
+    def made(check: Callable[[object], T]) -> Rule[T]:
+        return Rule(check, words, schema)
+
+    return made
+
 
 # systemd, podman and environment blocks are line based: a control character cannot be carried
 # through all of them unchanged, so it is refused here and nowhere else has to think of it.
 _REFUSED_CATEGORIES = frozenset({"Cc", "Cs"})
 
 
+_PLAIN = r"^[^\x00-\x1f\x7f-\x9f]+$"  # in a schema: no control characters
+
+
+@_rule("text", type="string", pattern=_PLAIN)
 def text(value: object) -> str:
     """A string of at least one character, without control characters and lone surrogates."""
     if not isinstance(value, str):
@@ -26,6 +54,7 @@ def text(value: object) -> str:
     return value
 
 
+@_rule("absolute path", type="string", pattern=r"^/[^\x00-\x1f\x7f-\x9f]*$")
 def path(value: object) -> str:
     found = text(value)
     if not found.startswith("/"):
@@ -35,12 +64,14 @@ def path(value: object) -> str:
     return found
 
 
+@_rule("hub id or absolute path", type="string", pattern=_PLAIN)
 def model(value: object) -> str:
     """A hub's id or a directory."""
     found = text(value)
     return path(found) if found.startswith("/") else found
 
 
+@_rule('text that does not begin with "-"', type="string", pattern=r"^[^-\x00-\x1f\x7f-\x9f]")
 def name(value: object) -> str:
     """Text that stands behind an option: with a "-" in front it would be taken for one itself."""
     found = text(value)
@@ -49,6 +80,7 @@ def name(value: object) -> str:
     return found
 
 
+@_rule("absolute path without blanks and colons", type="string", pattern=r"^/[^:\s]*$")
 def prefix(value: object) -> str:
     """A folder of programs and libraries: PATH splits at colons, LD_PRELOAD at blanks too."""
     found = path(value)
@@ -57,6 +89,11 @@ def prefix(value: object) -> str:
     return found
 
 
+@_rule(
+    "absolute path without blanks, wildcards and backslashes",
+    type="string",
+    pattern=r"^/[^\s*?\[\\\]]*$",
+)
 def key_file(value: object) -> str:
     """A path for LoadCredential=, which knows no quotes; a list of paths is none either."""
     found = path(value)
@@ -74,6 +111,7 @@ _IMAGE = (
 )
 
 
+@_rule("image name with its registry", type="string", pattern=f"^{_IMAGE}$")
 def image(value: object) -> str:
     """A container image by its full name."""
     found = text(value)
@@ -84,50 +122,64 @@ def image(value: object) -> str:
     return found
 
 
+@_rule("true or false", type="boolean")
 def flag(value: object) -> bool:
     if not isinstance(value, bool):
         raise ValueError("must be true or false")
     return value
 
 
-def matching(pattern: str, rule: str) -> Check:
+def matching(pattern: str, words: str) -> Rule[str]:
+    """Text of that ASCII pattern; `words` say what it is ("IP address")."""
+
+    @_rule(words, type="string", pattern=f"^(?:{pattern})$")
     def check(value: object) -> str:
         found = text(value)
         if not re.fullmatch(pattern, found, re.ASCII):
-            raise ValueError(rule)
+            raise ValueError(
+                f"must be a {words}" if words[0] not in "AI" else f"must be an {words}"
+            )
         return found
 
     return check
 
 
-def choice(options: Sequence[str]) -> Check:
+def choice(options: Sequence[str]) -> Rule[str]:
+    words = ", ".join(f'"{option}"' for option in options)
+
+    @_rule(f"one of {words}", enum=list(options))
     def check(value: object) -> str:
         if value not in options:
-            raise ValueError("must be one of " + ", ".join(f'"{option}"' for option in options))
+            raise ValueError(f"must be one of {words}")
         return str(value)
 
     return check
 
 
-def integer(low: int, high: int) -> Check:
+def integer(low: int, high: int) -> Rule[int]:
+    words = f"whole number from {low} to {high}"
+
+    @_rule(words, type="integer", minimum=low, maximum=high)
     def check(value: object) -> int:
         if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-            raise ValueError(f"must be a whole number from {low} to {high}")
+            raise ValueError(f"must be a {words}")
         return value
 
     return check
 
 
+@_rule("list of texts", type="array", items=text.schema)
 def texts(value: object) -> tuple[str, ...]:
     if not isinstance(value, list):
         raise ValueError("must be a list of texts")
     return tuple(text(item) for item in value)
 
 
-def choices(options: Sequence[str]) -> Check:
+def choices(options: Sequence[str]) -> Rule[tuple[str, ...]]:
     one = choice(options)
 
-    def check(value: object) -> tuple[object, ...]:
+    @_rule(f"list of {one.words.removeprefix('one of ')}", type="array", items=one.schema)
+    def check(value: object) -> tuple[str, ...]:
         if not isinstance(value, list):
             raise ValueError("must be a list")
         return tuple(one(item) for item in value)
@@ -135,6 +187,12 @@ def choices(options: Sequence[str]) -> Check:
     return check
 
 
+@_rule(
+    "table of texts",
+    type="object",
+    patternProperties={r"^[A-Za-z_][A-Za-z0-9_]*$": text.schema},
+    additionalProperties=False,
+)
 def variables(value: object) -> tuple[tuple[str, str], ...]:
     """Environment variables as sorted pairs."""
     if not isinstance(value, dict):
@@ -145,6 +203,18 @@ def variables(value: object) -> tuple[tuple[str, str], ...]:
     return tuple(sorted((name, text(item)) for name, item in value.items()))
 
 
+@_rule(
+    '"all", "auto" or a list of socket numbers',
+    anyOf=[
+        {"enum": ["all", "auto"]},
+        {
+            "type": "array",
+            "items": {"type": "integer", "minimum": 0},
+            "minItems": 1,
+            "uniqueItems": True,
+        },
+    ],
+)
 def sockets(value: object) -> str | tuple[int, ...]:
     """ "all", "auto", or a list of socket numbers as the kernel counts them."""
     if isinstance(value, str) and value in ("all", "auto"):
@@ -157,6 +227,7 @@ def sockets(value: object) -> str | tuple[int, ...]:
     return tuple(numbers)
 
 
+@_rule("list: the absolute path of a program, and its arguments", type="array", items=text.schema)
 def program(value: object) -> tuple[str, ...]:
     """A program by its absolute path, and its arguments; an empty list: none."""
     found = texts(value)

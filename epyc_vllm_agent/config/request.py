@@ -2,29 +2,30 @@
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from epyc_vllm_agent.config import toml_text
+from epyc_vllm_agent.config import layers, toml_text
 from epyc_vllm_agent.config.config import (
     Config,
     EndpointConfig,
     is_name,
     parse_endpoint,
-    read_endpoint_values,
+    read_endpoint,
     require_name,
 )
+from epyc_vllm_agent.config.layers import Origin, Source
 from epyc_vllm_agent.errors import ConfigError
 from epyc_vllm_agent.paths import Paths
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """An endpoint as asked for, and the text its file should have."""
+    """An endpoint as asked for, and the text its file in /etc should have; None: as it is."""
 
     config: EndpointConfig
-    file_text: str
+    file_text: str | None
 
 
 def wanted(
@@ -37,27 +38,64 @@ def wanted(
     """
     if what.startswith("/"):
         what = os.path.normpath(what)
-    known = name is None and is_name(what) and (paths.endpoints / f"{what}.toml").is_file()
+    known = name is None and is_name(what) and layers.base(paths, what) is not None
     if name is None:
         name = what if known else slug(what)
     require_name(name)
-    path = paths.endpoints / f"{name}.toml"
+    _require_not_masked(paths, name)
     defaults = dict(config.defaults)
-    if not path.is_file():
-        values = {"model": what, **flags}
-        made = parse_endpoint(name, values, defaults, f"endpoint {name}")
-        return Wanted(made, toml_text.compose(values, "An endpoint of epyc-vllm."))
-    old = read_endpoint_values(path)
+    found = read_endpoint(paths, name)
+    if not found.sources:
+        return _made(paths, name, {"model": what, **flags}, defaults)
+    old = layers.merged(source.values or {} for source in found.sources)
     if not known and old.get("model") != what:
         raise ConfigError(
             "name-taken",
-            f"endpoint {name} serves {old.get('model')!r}, not {what!r} ({path})",
+            f"endpoint {name} serves {old.get('model')!r}, not {what!r} ({found.place('model')})",
             "choose another name with --name, or disable that endpoint first",
         )
     changed = {key: value for key, value in flags.items() if old.get(key) != value}
-    made = parse_endpoint(name, old | changed, defaults, str(path))
-    text = path.read_text(encoding="utf-8")
-    return Wanted(made, toml_text.edit(text, changed) if changed else text)
+    _require_settable(found.sources[1:], changed)
+    made = parse_endpoint(name, old | changed, defaults, found)
+    file = found.sources[0]
+    is_ours = file.path == str(paths.endpoints / f"{name}.toml")
+    if not changed:
+        return Wanted(made, file.text if is_ours else None)
+    return Wanted(made, toml_text.edit(file.text, changed))
+
+
+def _made(
+    paths: Paths, name: str, values: Mapping[str, Any], defaults: Mapping[str, Any]
+) -> Wanted:
+    """A new file; drop-ins may be there already."""
+    drop_ins = [layers.read(path) for path in layers.drop_ins(paths, name)]
+    _require_settable(drop_ins, values)
+    everything = layers.merged([values, *(source.values or {} for source in drop_ins)])
+    origin = Origin((Source(f"endpoint {name}", "", values), *drop_ins))
+    made = parse_endpoint(name, everything, defaults, origin)
+    return Wanted(made, toml_text.compose(values, "An endpoint of epyc-vllm."))
+
+
+def _require_settable(drop_ins: Sequence[Source], changed: Mapping[str, Any]) -> None:
+    """A flag that a drop-in goes over would be written and have no effect."""
+    for source in drop_ins:
+        values = source.values or {}
+        for key in changed.keys() & values.keys():
+            if values[key] != changed[key]:
+                raise ConfigError(
+                    "drop-in-goes-over",
+                    f"{source.place(key)} sets {key}, and goes over the endpoint's own file",
+                    "change it there",
+                )
+
+
+def _require_not_masked(paths: Paths, name: str) -> None:
+    if layers.is_masked(paths, name):
+        raise ConfigError(
+            "masked",
+            f"endpoint {name} is masked by {paths.endpoints / name}.toml, which is empty",
+            "remove that file, then run this again",
+        )
 
 
 def slug(model: str) -> str:

@@ -1,12 +1,13 @@
 """The settings table: every key of an endpoint's file and of epyc-vllm.toml, with its rule.
 
-Parser, defaults and documentation come from here; nothing else lists the keys.
+Parser, defaults, JSON schema and manual come from here; nothing else lists the keys.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 from epyc_vllm_agent.config import checks
-from epyc_vllm_agent.config.checks import Check
+from epyc_vllm_agent.config.checks import Rule
 
 RUNTIMES = ("auto", "podman", "docker", "host")
 GATES = (
@@ -19,14 +20,15 @@ GATES = (
 )
 DTYPES = ("bfloat16", "float16", "float32")
 PLACEMENTS = ("auto", "socket", "node")
+RESTART, NEXT_START = "restart", "next-start"
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One key: its check, its default, and whether [defaults] of epyc-vllm.toml may set it."""
+    """One key: its rule, its default, and whether [defaults] of epyc-vllm.toml may set it."""
 
     key: str
-    check: Check
+    check: Rule[Any]
     default: object
     help: str
     host_wide: bool = True
@@ -81,7 +83,7 @@ ENDPOINT = (
     ),
     Setting(
         "address",
-        checks.matching(r"[0-9A-Fa-f.:]+", "must be an IP address"),
+        checks.matching(r"[0-9A-Fa-f.:]+", "IP address"),
         "127.0.0.1",
         "address to listen on",
     ),
@@ -110,12 +112,19 @@ ENDPOINT = (
         None,
         "seconds to answer; from the model's size by itself",
     ),
+    Setting(
+        "on_change",
+        checks.choice((NEXT_START, RESTART)),
+        NEXT_START,
+        "what `apply` does with a running instance whose unit changed: restarts it at once, or "
+        "leaves the change for its next start",
+    ),
 )
 
 HUB = (
     Setting(
         "endpoint",
-        checks.matching(r"https?://[^\s]+", "must be a http(s) URL"),
+        checks.matching(r"https?://[^\s]+", "http(s) URL"),
         None,
         "the model hub",
     ),
@@ -125,9 +134,15 @@ HUB = (
 HOST = (
     Setting(
         "user",
-        checks.matching(r"[a-z_][a-z0-9_-]*", "must be a user name"),
+        checks.matching(r"[a-z_][a-z0-9_-]*", "user name"),
         "_epyc-vllm",
         "user that vLLM runs as in the host runtime",
+    ),
+    Setting(
+        "auto_apply",
+        checks.flag,
+        True,
+        "whether a file that is put into endpoints.d, changed or removed is applied by itself",
     ),
 )
 
@@ -166,3 +181,5 @@ WATCH = (
         "seconds after which that program is ended",
     ),
 )
+
+TABLES = {"hub": HUB, "defaults": tuple(s for s in ENDPOINT if s.host_wide), "watch": WATCH}

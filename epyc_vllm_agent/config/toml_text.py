@@ -45,6 +45,31 @@ def edit(old: str, changes: Mapping[str, Any]) -> str:
     return _proven("".join(head + tail), wanted)
 
 
+def line_of(text: str, key: str, table: str = "") -> int | None:
+    """The number of the line, from 1, that sets `key` of `table`; None where none does plainly."""
+    name = rf"""(?:{re.escape(key)}|"{re.escape(key)}"|'{re.escape(key)}')"""
+    lines = text.split("\n")
+    current = ""
+    for number, line in enumerate(lines, 1):
+        header = re.match(r"\s*\[\[?\s*([^\[\]]+?)\s*\]", line)
+        sets = current == table and re.match(rf"\s*{name}\s*[=.]", line)
+        opens = not table and header and re.fullmatch(rf"{name}(?:\..*)?", header[1])
+        if (header or sets) and _is_whole("\n".join(lines[: number - 1])):
+            if sets or opens:
+                return number
+            current = header[1] if header else current
+    return None
+
+
+def _is_whole(text: str) -> bool:
+    """Whether the text ends between two statements, and not inside of a value."""
+    try:
+        tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        return False
+    return True
+
+
 def _comment(line: str) -> str:
     """The comment behind a key's value, with the blanks before it: the first "#" that no text
     holds, so that what stands before it is TOML by itself."""

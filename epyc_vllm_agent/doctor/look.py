@@ -100,8 +100,9 @@ def _upgrades(survey: Survey) -> tuple[Upgrade, ...]:
 def _as_named_there(survey: Survey) -> Config:
     """The configuration with its faults in the other host's own paths."""
     root = f"{survey.paths.root}/".replace("//", "/")
-    errors = tuple(error.replace(root, "/") for error in survey.config.errors)
-    return replace(survey.config, errors=errors) if survey.far else survey.config
+    faults = survey.config.faults
+    named = tuple(replace(fault, message=fault.message.replace(root, "/")) for fault in faults)
+    return replace(survey.config, faults=named) if survey.far else survey.config
 
 
 def limits_of(doctor: str, quadlet: str) -> Limits:

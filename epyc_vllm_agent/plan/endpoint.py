@@ -1,6 +1,6 @@
 """The plan of one endpoint, composed from placement, sizing, ports and gates; pure."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from epyc_vllm_agent.config.config import EndpointConfig
@@ -51,16 +51,19 @@ def plan_endpoint(
     holds: Sequence[Hold],
     shipped: Shipped,
     load: Load | None = None,
+    foreign_ports: Collection[int] = (),
 ) -> EndpointPlan:
     """The plan of `config`; what forbids its start is in `refusals`, never raised.
 
     `previous` is the endpoint's stored plan (its ports and its socket are kept), `holds` what
-    others have, `load` how busy the sockets are (None: not looked at).
+    others have, `load` how busy the sockets are (None: not looked at), `foreign_ports` those of
+    `listening_ports` that are known to be other programs'.
     """
     had = had_of(previous)
     placed = place(config, facts, holds, model.attention_heads, model.kv, load, had)
     names = [placement.name(config.name) for placement in placed.placements]
-    chosen = ports.choose(names, config.port, _ports(previous), holds, facts.listening_ports)
+    kept = {name: port for name, port in _ports(previous).items() if port not in foreign_ports}
+    chosen = ports.choose(names, config.port, kept, holds, facts.listening_ports)
     refusals = [*support.refusals(config, model, stack), *placed.refusals]
     if isinstance(chosen, Refusal):
         refusals.append(chosen)
@@ -148,9 +151,10 @@ def had_of(previous: EndpointPlan | None) -> Had:
     if previous is None:
         return Had()
     sockets = tuple(instance.socket for instance in previous.instances)
+    cpus = frozenset(cpu for instance in previous.instances for cpu in instance.cpus)
     if previous.config.sockets != "auto":
-        return Had(sockets)
-    return Had(sockets, previous.socket_reason, previous.socket_warning)
+        return Had(sockets, cpus)
+    return Had(sockets, cpus, previous.socket_reason, previous.socket_warning)
 
 
 def _is_running(instance: str, previous: EndpointPlan | None, facts: HostFacts) -> bool:

@@ -46,10 +46,11 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Had:
-    """The sockets of the endpoint's stored plan, with the reason and the warning it has for them:
-    a plan made again must say the same."""
+    """The sockets and CPUs of the endpoint's stored plan, with the reason and the warning it has
+    for the sockets: a plan made again must say the same, whoever came or went meanwhile."""
 
     sockets: tuple[int, ...] = ()
+    cpus: frozenset[int] = frozenset()
     reason: str = "the endpoint's plan has it already"
     warning: str | None = None
 
@@ -82,19 +83,19 @@ def place(
 ) -> Placed:
     """The placements of `config` on `facts` beside what other endpoints hold.
 
-    `load` and `had` matter to `sockets = "auto"` only.
+    `load` matters to `sockets = "auto"` only. What `had` tells is kept where it is still free.
     `heads` and `kv` (None: not known) decide whether a socket of several nodes can be served by
     one rank per node (tensor parallel divides the heads); see `_divide` for where not.
     """
     kept = _kept(config, facts, holds, had)
-    sockets, reason, refusals = _choose_sockets(config, facts, holds, load)
+    sockets, reason, refusals = _choose_sockets(config, facts, holds, load, had)
     busy = _busy(sockets[0], load) if config.sockets == "auto" and sockets and load else None
     if kept:
         sockets, reason, refusals, busy = [kept], had.reason, [], had.warning
     placements: list[Placement] = []
     warnings: list[str] = [busy] if busy else []
     for socket in sockets:
-        found = _place_on(config, facts, socket, holds)
+        found = _place_on(config, facts, socket, holds, had)
         if isinstance(found, Refusal):
             refusals.append(found)
             continue
@@ -120,12 +121,13 @@ def _choose_sockets(
     facts: HostFacts,
     holds: Sequence[Hold],
     load: Load | None,
+    had: Had,
 ) -> tuple[list[Socket], str, list[Refusal]]:
     usable = _usable(facts)
     if config.sockets == "all":
         return usable, "every socket serves", _none_usable(usable)
     if isinstance(config.sockets, str):  # "auto"
-        chosen, reason = _automatic(config, facts, holds, usable, load)
+        chosen, reason = _automatic(config, facts, holds, usable, load, had)
         return chosen, reason, _none_usable(usable)
     chosen = [socket for socket in usable if socket.id in config.sockets]
     missing = sorted(set(config.sockets) - {socket.id for socket in chosen})
@@ -149,7 +151,7 @@ def _kept(
         return None
     for socket in _usable(facts):
         if socket.id in had.sockets and isinstance(
-            _place_on(config, facts, socket, holds), Placement
+            _place_on(config, facts, socket, holds, had), Placement
         ):
             return socket
     return None
@@ -161,6 +163,7 @@ def _automatic(
     holds: Sequence[Hold],
     usable: Sequence[Socket],
     load: Load | None,
+    had: Had,
 ) -> tuple[list[Socket], str]:
     """The recipe's step 5, after reservations: an idle server shows no load. Sockets that others
     hold come last, then busy ones, of which the least busy is first."""
@@ -172,7 +175,7 @@ def _automatic(
         return socket.id in held, percent or 0.0, socket.id
 
     ordered = sorted(usable, key=rank)
-    found = {socket.id: _place_on(config, facts, socket, holds) for socket in ordered}
+    found = {socket.id: _place_on(config, facts, socket, holds, had) for socket in ordered}
     roomy = [s for s in ordered if isinstance(found[s.id], Placement)]
     chosen = (roomy or ordered)[:1]
     free = {socket.id for socket in usable} - held
@@ -225,7 +228,7 @@ def _cores_by_node(facts: HostFacts, socket: Socket) -> tuple[NodeCores, ...]:
 
 
 def _place_on(
-    config: EndpointConfig, facts: HostFacts, socket: Socket, holds: Sequence[Hold]
+    config: EndpointConfig, facts: HostFacts, socket: Socket, holds: Sequence[Hold], had: Had
 ) -> Placement | Refusal:
     nodes = _cores_by_node(facts, socket)
     total = sum(len(node.cores) for node in nodes)
@@ -236,13 +239,29 @@ def _place_on(
         return Placement(socket.id, nodes, _are_whole(facts, nodes))
     taken = {cpu for hold in here for cpu in hold.cpus}
     free = [NodeCores(n.node, tuple(c for c in n.cores if not taken & set(c.cpus))) for n in nodes]
+    ordered = _had_first(free, had)
     if config.placement == "node":
-        share = _take_on_each(free, config.cores)
+        share = _take_on_each(ordered, config.cores)
     else:
-        share = _take(free, config.cores)
+        share = _take(ordered, config.cores)
     if share is None:
         return _too_few(config, config.cores, socket, total, free, here)
+    share = tuple(sorted(map(_in_order, share), key=lambda one: one.node))
     return Placement(socket.id, share, _are_whole(facts, share))
+
+
+def _had_first(free: Sequence[NodeCores], had: Had) -> list[NodeCores]:
+    """The same with what the endpoint has already in front: nodes, and cores of each."""
+
+    def is_new(core: Core) -> bool:
+        return not had.cpus & set(core.cpus)
+
+    nodes = [NodeCores(node.node, tuple(sorted(node.cores, key=is_new))) for node in free]
+    return sorted(nodes, key=lambda node: all(map(is_new, node.cores)))
+
+
+def _in_order(share: NodeCores) -> NodeCores:
+    return NodeCores(share.node, tuple(sorted(share.cores, key=lambda core: core.cpus)))
 
 
 def _are_whole(facts: HostFacts, shares: Sequence[NodeCores]) -> bool:

@@ -1,5 +1,6 @@
 """Names, places and the mark of our unit files; renders none."""
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -25,6 +26,10 @@ class UnitFile:
     def service(self) -> str:
         """The unit that systemd knows it by: a quadlet becomes a service."""
         return unit_of(self.path)
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(self.text.encode()).hexdigest()
 
 
 def target_name(endpoint: str) -> str:

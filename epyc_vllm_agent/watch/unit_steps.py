@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from epyc_vllm_agent.changes import running
 from epyc_vllm_agent.changes.installed import stored_plan
 from epyc_vllm_agent.data import read_data
 from epyc_vllm_agent.doors.command import become
@@ -33,6 +34,7 @@ from epyc_vllm_agent.watch.preflight import preflight as check
 def preflight(paths: Paths, name: str, invocation_id: str) -> None:
     """ExecStartPre: raises Refused where something the plan counted on has changed."""
     marks.write(paths, name, Mark(invocation_id, "preflight"))
+    running.note(paths, name, invocation_id)
     plan, instance = _planned(paths, name)
     facts = gather(paths, Generations.from_json(read_data("generations.json")))
     fault = check(plan, instance, facts) or container_preflight(plan, instance)

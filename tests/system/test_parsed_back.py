@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import strategies as st
 
 from epyc_vllm_agent.config.config import parse_endpoint
+from epyc_vllm_agent.config.layers import origin
 from epyc_vllm_agent.doors.hubcache import check_model_id, check_revision
 from epyc_vllm_agent.errors import ConfigError
 from epyc_vllm_agent.plan.values import Container, EndpointPlan, Launch
@@ -77,7 +78,7 @@ CARRIED = st.fixed_dictionaries(
 def planned(number: int, values: dict[str, Any], launch: Launch) -> EndpointPlan | None:
     """The endpoint's plan; None where one of its values is refused, in a sentence."""
     try:
-        config = parse_endpoint(f"odd-{number}", values, {}, "odd.toml")
+        config = parse_endpoint(f"odd-{number}", values, {}, origin("odd.toml"))
         if not config.model.startswith("/"):
             check_model_id(config.model)
         check_revision(config.revision or "main")

@@ -24,6 +24,8 @@ from tests.hosts import HOSTS, build, facts_of
 from tests.httpserver import Server
 from tests.plans import ZEN, endpoint, plan
 
+CHANGING = [["enable", "org/name", "--yes"], ["disable", "a"], ["apply"], ["apply", "--check"]]
+
 
 class Ended(NamedTuple):
     code: int
@@ -180,6 +182,7 @@ def test_the_version(command: Command) -> None:
         ["plan", "a\nb"],
         ["plan", "no-organisation"],
         ["disable"],
+        ["apply", "a"],
         ["show", "absent"],
         ["verify", "absent"],
         ["unit", "ready", "a-s0"],
@@ -208,7 +211,7 @@ def test_a_broken_configuration_is_named(command: Command) -> None:
     ended = command("plan", "org/name")
     assert (ended.code, ended.out) == (2, "")
     assert ended.err.startswith("epyc-vllm: ")
-    assert "epyc-vllm.toml: unknown key 'colour'" in ended.err
+    assert "epyc-vllm.toml:1: unknown key 'colour'" in ended.err
     assert "correct the files named" in ended.err
 
 
@@ -288,7 +291,7 @@ def test_an_environment_without_vllm(command: Command, model: Path, tmp_path: Pa
     assert "is no Python environment with vLLM" in ended.err
 
 
-@pytest.mark.parametrize("arguments", [["enable", "org/name", "--yes"], ["disable", "a"]])
+@pytest.mark.parametrize("arguments", CHANGING)
 def test_another_hosts_files_are_not_changed(command: Command, arguments: list[str]) -> None:
     before = tree(command.paths.root)
     ended = command(*arguments)
@@ -297,7 +300,7 @@ def test_another_hosts_files_are_not_changed(command: Command, arguments: list[s
     assert tree(command.paths.root) == before
 
 
-@pytest.mark.parametrize("arguments", [["enable", "org/name", "--yes"], ["disable", "a"]])
+@pytest.mark.parametrize("arguments", CHANGING)
 def test_an_ordinary_user_or_a_host_without_systemd(
     command: Command, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
 ) -> None:

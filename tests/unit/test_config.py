@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from epyc_vllm_agent.config.config import Config, load, parse_endpoint
+from epyc_vllm_agent.config.layers import origin
 from epyc_vllm_agent.errors import ConfigError
 from epyc_vllm_agent.paths import Paths
 from tests.plans import endpoint
@@ -21,7 +22,7 @@ def paths(tmp_path: Path) -> Paths:
 
 def faults(values: Mapping[str, Any], name: str = "a") -> str:
     with pytest.raises(ConfigError) as caught:
-        parse_endpoint(name, {"model": "org/name"} | dict(values), {}, "a.toml")
+        parse_endpoint(name, {"model": "org/name"} | dict(values), {}, origin("a.toml"))
     assert caught.value.exit_code == 2
     return caught.value.message
 
@@ -73,15 +74,13 @@ def test_a_broken_endpoint_does_not_touch_the_good_ones(paths: Paths) -> None:
     (paths.endpoints / "d.toml").mkdir()
     (paths.endpoints / "e.toml").symlink_to("nowhere.toml")
     (paths.endpoints / "F.toml").write_text('model = "m/f"\n')
-    (paths.endpoints / "g.toml").write_text("")
+    (paths.endpoints / "g.toml").write_text("# nothing\n")
     (paths.endpoints / "notes.txt").write_text("not ours")
     config = load(paths)
     assert [one.name for one in config.endpoints] == ["a"]
     assert len(config.errors) == 6
     for error, name in zip(config.errors, "Fbcdeg", strict=True):
         assert f"{name}.toml" in error
-    with pytest.raises(ConfigError, match=r"b\.toml.*; .*c\.toml"):
-        config.require_valid()
 
 
 def test_all_faults_are_told_at_once() -> None:
@@ -232,7 +231,7 @@ def test_variables_that_the_plan_sets_are_reserved(variable: str) -> None:
 
 def test_a_missing_model_is_told() -> None:
     with pytest.raises(ConfigError, match="model is missing"):
-        parse_endpoint("a", {"port": 8000}, {}, "a.toml")
+        parse_endpoint("a", {"port": 8000}, {}, origin("a.toml"))
 
 
 @pytest.mark.parametrize("text", ["user = 1\n", "[hub]\nx = 1\n", "hub = 1\n", "x = \n"])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from epyc_vllm_agent.config.config import Config
+from epyc_vllm_agent.config.config import Config, Fault
 from epyc_vllm_agent.doctor.diagnose import diagnose
 from epyc_vllm_agent.doctor.finding import Severity
 from epyc_vllm_agent.doctor.look import limits_of, look
@@ -140,7 +140,7 @@ BROKEN_DOCKER = replace(DOCKER, fault="its daemon does not run", fix="systemctl 
         (seen(cache=replace(CACHE, free_bytes=10**9)), "cache-full", W),
         (seen(token=Token("/t", "No such file or directory", False)), "token-unreadable", E),
         (seen(token=Token("/t", None, True)), "token-public", W),
-        (seen(config=Config((), ("a.toml: unknown key 'x'",))), "config-invalid", E),
+        (seen(config=Config((), (Fault("a", "a.toml: unknown key 'x'"),))), "config-invalid", E),
         (seen(config=Config((endpoint(env={"TORCHINDUCTOR_FREEZING": "1"}),), ())),
          "freezing-alone", E),
         (seen(config=Config((endpoint(dtype="float16"),), ())), "dtype-unsupported", E),

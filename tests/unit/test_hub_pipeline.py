@@ -14,6 +14,8 @@ from epyc_vllm_agent.config.config import EndpointConfig
 from epyc_vllm_agent.data import read_data
 from epyc_vllm_agent.doors import environment, probed
 from epyc_vllm_agent.errors import ConfigError
+from epyc_vllm_agent.facts.model import ModelFacts
+from epyc_vllm_agent.paths import Paths
 from epyc_vllm_agent.pipeline import Survey
 from tests.guest import models
 from tests.hosts import HOSTS, build
@@ -39,21 +41,28 @@ def server(repository: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubSer
 
 
 @pytest.fixture
-def survey(server: HubServer, tmp_path: Path) -> Survey:
+def box(server: HubServer, tmp_path: Path) -> Paths:
+    return build(HOSTS["genoa-1s"], tmp_path / "host")
+
+
+def survey(box: Paths) -> Survey:
     """Of another machine, so that neither runtimes nor stacks are asked for."""
-    paths = build(HOSTS["genoa-1s"], tmp_path / "host")
-    return pipeline.survey(paths, far="box")
+    return pipeline.survey(box, far="box")
+
+
+def resolve(box: Paths, wanted: EndpointConfig, new_revision: bool = False) -> ModelFacts:
+    return pipeline.resolve(survey(box), wanted, new_revision=new_revision).model
 
 
 def config(revision: str | None = None) -> EndpointConfig:
     return endpoint("tiny", model=MODEL, **({"revision": revision} if revision else {}))
 
 
-def store(survey: Survey, made: EndpointConfig) -> str:
+def store(box: Paths, made: EndpointConfig) -> str:
     """Stores the plan of `made` as enable does; its revision."""
-    plan = pipeline.make_plan(survey, pipeline.resolve(survey, made))
-    survey.paths.plans.mkdir(parents=True, exist_ok=True)
-    (survey.paths.plans / "tiny.json").write_text(encode_plan(plan))
+    plan = pipeline.make_plan(survey(box), pipeline.resolve(survey(box), made))
+    box.plans.mkdir(parents=True, exist_ok=True)
+    (box.plans / "tiny.json").write_text(encode_plan(plan))
     assert plan.model.revision
     return plan.model.revision
 
@@ -64,35 +73,35 @@ def move(repository: Path) -> None:
 
 
 def test_an_endpoint_keeps_its_revision_and_asks_no_hub(
-    survey: Survey, server: HubServer, repository: Path
+    box: Paths, server: HubServer, repository: Path
 ) -> None:
-    first = store(survey, config())
+    first = store(box, config())
     move(repository)
     asked = len(server.log)
-    assert pipeline.resolve(survey, config()).model.revision == first
+    assert resolve(box, config()).revision == first
     assert len(server.log) == asked
 
 
 def test_a_revision_that_is_asked_for_is_looked_up(
-    survey: Survey, server: HubServer, repository: Path
+    box: Paths, server: HubServer, repository: Path
 ) -> None:
-    first = store(survey, config())
+    first = store(box, config())
     move(repository)
-    found = pipeline.resolve(survey, config("main"), new_revision=True).model.revision
+    found = resolve(box, config("main"), new_revision=True).revision
     assert found not in (None, first)
-    second = store(survey, config("main"))
+    second = store(box, config("main"))
     assert second == found
-    assert pipeline.resolve(survey, config("main")).model.revision == second
+    assert resolve(box, config("main")).revision == second
 
 
 def test_another_model_or_revision_is_looked_up(
-    survey: Survey, server: HubServer, repository: Path
+    box: Paths, server: HubServer, repository: Path
 ) -> None:
-    first = store(survey, config())
+    first = store(box, config())
     move(repository)
     # As edited into the endpoint's file.
-    assert pipeline.resolve(survey, config("main")).model.revision != first
-    assert pipeline.resolve(survey, config(first)).model.revision == first
+    assert resolve(box, config("main")).revision != first
+    assert resolve(box, config(first)).revision == first
 
 
 @pytest.fixture
@@ -133,9 +142,12 @@ def test_a_model_that_is_not_there_is_told_before_a_stack_is_asked(
     assert failed.value.code == "unknown-model"
 
 
-def test_how_often_the_hub_is_asked(survey: Survey, server: HubServer) -> None:
-    pipeline.resolve(survey, config())
+def test_how_often_the_hub_is_asked(box: Paths, server: HubServer) -> None:
+    seen = survey(box)
+    pipeline.resolve(seen, config())
     first = len(server.log)
-    pipeline.resolve(survey, config())
+    pipeline.resolve(seen, config())
+    assert len(server.log) == first  # a run asks once, for however many endpoints
+    resolve(box, config())
     # Once for the branch, once for the header of a model in one file.
     assert (first <= 8, len(server.log) - first) == (True, 2)

@@ -103,7 +103,7 @@ def test_a_sample_that_tells_of_one_socket_only() -> None:
 
 
 def test_an_endpoint_keeps_its_socket_although_it_is_what_loads_it() -> None:
-    had = Had((1,), "the reason of then", "the warning of then")
+    had = Had((1,), frozenset(), "the reason of then", "the warning of then")
     found = placed(load(0, 99), had=had)
     assert [placement.socket for placement in found.placements] == [1]
     assert (found.reason, found.warnings) == ("the reason of then", ("the warning of then",))
