@@ -47,6 +47,11 @@ PROCESSORS = {
 }  # fmt: skip
 
 
+def has_bfloat16() -> bool:
+    """Whether this machine itself has what it takes, whatever the guest is told."""
+    return "avx512_bf16" in Path("/proc/cpuinfo").read_text()
+
+
 @dataclass(frozen=True, slots=True)
 class LogicalCpu:
     number: int

@@ -1,6 +1,6 @@
 """The stand-in model hub inside a guest, and the project told to use it; gone after a reboot."""
 
-from tests.guest import parts
+from tests.guest import cpuinfo, parts
 from tests.guest.boot import Guest
 from tests.guest.outside import GuestError
 
@@ -8,11 +8,13 @@ UNIT = "test-hub.service"
 PORT = 9000
 CONFIG = "/etc/epyc-vllm/epyc-vllm.toml"
 CONFIG_TEXT = f'[hub]\nendpoint = "http://127.0.0.1:{PORT}"\n'
+# zentorch asks the CPU itself for what its bfloat16 needs, not the guest's /proc/cpuinfo.
+FLOAT32 = '[defaults]\ndtype = "float32"\n'
 
 
 def start(guest: Guest) -> None:
     """Starts it if it is not running; returns when it answers."""
-    guest.write(CONFIG, CONFIG_TEXT)
+    guest.write(CONFIG, CONFIG_TEXT + ("" if cpuinfo.has_bfloat16() else FLOAT32))
     if running(guest):
         return
     guest.run([

@@ -58,6 +58,8 @@ LOGS = {
     "undefined symbol: _ZN3c104cuda9SetDeviceEi",
     "weights-broken": "safetensors_rust.SafetensorError: Error while deserializing header",
     "too-many-files": "OSError: [Errno 24] Too many open files",
+    "cpu-bfloat16": "RuntimeError: check_valid_dtypes_for_matmul, src/cpu/cpp/MatmulUtils.hpp:293, "
+    "zentorch_matmul bf16 path needs the cpu support avx512bf16",
     "load-timeout": "TimeoutError: Timed out waiting for engine core processes to start.",
     "step-timeout": "TimeoutError: RPC call to execute_model timed out.",
     "shm": "OSError: [Errno 28] No space left on device: '/dev/shm/psm_1'",
