@@ -9,12 +9,14 @@ from epyc_vllm_agent.doors import command
 from epyc_vllm_agent.errors import ActionFailed
 
 
-def tail(invocation_id: str, lines: int = 50) -> tuple[str, ...]:
+def tail(invocation_id: str, lines: int = 50, until: float | None = None) -> tuple[str, ...]:
     """The last lines that the unit's processes wrote in that invocation, oldest first.
 
-    Empty where the journal cannot be read: a missing log must not hide the failure it is for.
+    `until`: seconds since the epoch. Empty where the journal cannot be read: a missing log must not
+    hide the failure it is for.
     """
-    return _read(lines, f"_SYSTEMD_INVOCATION_ID={invocation_id}")
+    end = [] if until is None else [f"--until=@{until:.6f}"]
+    return _read(lines, *end, f"_SYSTEMD_INVOCATION_ID={invocation_id}")
 
 
 def of_unit(unit: str, lines: int = 50) -> tuple[str, ...]:

@@ -38,7 +38,7 @@ def report(
         time.time(),
         mark,
         Exit(variables["SERVICE_RESULT"], variables.get("EXIT_CODE"), variables.get("EXIT_STATUS")),
-        masked(journal.tail(invocation_id, failure.DIAGNOSED_LINES), _secrets(paths, plan)),
+        masked(_log(invocation_id, seen), _secrets(paths, plan)),
         plan,
         Signatures.from_json(read_data("failures.json")),
         evidence.gather(paths, seen),
@@ -50,6 +50,13 @@ def report(
     if path:
         _run_hook(paths, found, path)
     return found
+
+
+def _log(invocation_id: str, seen: Seen | None) -> tuple[str, ...]:
+    """Of a run that was given up only what it said before: vLLM's words at a stop, an
+    EngineDeadError among them, tell of the stop."""
+    until = seen.time if seen and seen.verdict.failed else None
+    return journal.tail(invocation_id, failure.DIAGNOSED_LINES, until)
 
 
 def entry(found: FailureReport, path: Path | None) -> dict[str, str]:

@@ -33,6 +33,11 @@ class Exit:
     status: str | None
 
     @property
+    def is_by_signal(self) -> bool:
+        """podman, conmon and docker pass SIGKILL on as 137."""
+        return self.code in ("killed", "dumped") or self.status == "137"
+
+    @property
     def text(self) -> str:
         if self.code == "exited":
             return f"exit status {self.status}"
@@ -126,6 +131,7 @@ def _verdict(phase: str, cause: Cause, evidence: Evidence | None) -> Verdict:
 OUT_OF_MEMORY = "out-of-memory"
 _LESS_MEMORY = "lower kv_gib or cores"
 _HUNG = "start it again; the report says which process stood still, and whether it used CPU time"
+_SIGNAL = "see `journalctl -k` and `coredumpctl`; else somebody sent it: start it again"
 _SICK = "start it again; the report holds the last probes and the log"
 
 
@@ -136,6 +142,8 @@ def _unexplained(phase: str, mark: Mark | None, end: Exit) -> Cause:
         if "exited" in text and end.code:
             text += f" ({end.text})"
         return Cause(phase, text, mark.hint or hint)
+    if phase == SERVING and end.is_by_signal:
+        return Cause("signal", f"a signal ended the server ({end.text})", _SIGNAL)
     if phase == SERVING:
         return Cause(UNKNOWN, f"the server ended unasked ({end.text})", hint)
     return Cause(UNKNOWN, f"the start failed ({end.text})", hint)

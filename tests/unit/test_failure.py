@@ -109,11 +109,19 @@ def mark(phase: str, fault: str | None = None, hint: str | None = None, stop: bo
         ),
         (
             mark("serving"),
-            Exit("signal", "killed", "11"),
+            Exit("signal", "killed", "SEGV"),
             [],
             "serving",
-            "unknown",
-            "the server ended unasked (killed by signal 11)",
+            "signal",
+            "a signal ended the server (killed by signal SEGV)",
+        ),
+        (
+            mark("serving"),
+            Exit("exit-code", "exited", "137"),
+            [],
+            "serving",
+            "signal",
+            "a signal ended the server (exit status 137)",
         ),
         (
             None,
