@@ -11,6 +11,12 @@ from tests.package import chroot
 
 DEBIAN = REPOSITORY / "packaging/debian"
 TOOLS = ("git", "lintian", "python3-pip", "piuparts", "mmdebstrap", "apt-utils")
+# What the package is made of and built with; the rest of the tree only lies in its source.
+PARTS = (
+    *("epyc_vllm_agent", "data", "systemd", "docs", "pyproject.toml", "README.md"),
+    *("packaging/debian", "packaging/build-deb", "packaging/make-environment"),
+    *("packaging/make-manuals", "tests/unit", "tests/standin", "tests/guest/models.py"),
+)
 # Where things are in the chroot, and the last one in the guest too.
 SOURCE, WHEELS, OUTPUT, SOURCES = "/src", "/wheels", "/out", "/srv/apt"
 ENVIRONMENT = {
@@ -58,8 +64,8 @@ def package(*options: str) -> Path:
             ENVIRONMENT,
         )  # fmt: skip
 
-    head = output("git", "-C", REPOSITORY, "rev-parse", "HEAD^{tree}")
-    return cache.part("package", [head, options, str(builder())], make)
+    parts = output("git", "-C", REPOSITORY, "rev-parse", *(f"HEAD:{name}" for name in PARTS))
+    return cache.part("package", [parts, options, str(builder())], make)
 
 
 def deb(folder: Path) -> Path:
@@ -93,6 +99,6 @@ def sources(packages: Sequence[Path]) -> Path:
 _COLLECT = """\
 set -e
 apt-get update -qq
-apt-get install -y -qq --no-install-recommends --download-only {first}/*.deb autopkgtest
+apt-get install -y -qq --no-install-recommends --download-only {first}/*.deb autopkgtest dpkg-dev
 cp /var/cache/apt/archives/*.deb {wanted} {sources}
 """

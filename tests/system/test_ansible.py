@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.guest import parts
+from tests.guest import parts, sshd
 from tests.guest.boot import Guest
-from tests.system import test_ssh
 from tests.system.conftest import EpycVllm
 
 pytestmark = pytest.mark.timeout(1200)
@@ -22,7 +21,7 @@ PLAY = """\
   roles:
     - role: epyc_vllm
 """
-INVENTORY = f"box ansible_host=127.0.0.1 ansible_port={test_ssh.PORT} ansible_user=root\n"
+INVENTORY = f"box ansible_host=127.0.0.1 ansible_port={sshd.PORT} ansible_user=root\n"
 CHAT = {
     "name": "chat",
     "model": "example/tiny-chat",
@@ -36,17 +35,13 @@ BASE = CHAT | {"name": "base", "model": "example/tiny-base"}
 @pytest.fixture
 def fleet(guest: Guest) -> Iterator[Guest]:
     """The guest as its own fleet of one: Ansible in it, and itself behind ssh."""
-    guest.sh(
-        f"rm -rf /root/.ssh {test_ssh.SSHD} {WORK}; mkdir -p {test_ssh.SSHD} /root/.ssh {WORK};"
-        f"chmod 700 /root/.ssh; ssh-keygen -q -t ed25519 -N '' -f {test_ssh.SSHD}/host;"
-        "ssh-keygen -q -t ed25519 -N '' -f /root/.ssh/id_ed25519;"
-        "cp /root/.ssh/id_ed25519.pub /root/.ssh/authorized_keys"
-    )
-    test_ssh.start(guest)
+    guest.sh(f"rm -rf {WORK}; mkdir {WORK}")
+    sshd.open_root(guest)
     guest.write(f"{WORK}/site.yml", PLAY)
     guest.write(f"{WORK}/hosts", INVENTORY)
     yield guest
-    guest.sh(f"systemctl stop test-sshd; rm -rf /root/.ssh {test_ssh.SSHD} {WORK}")
+    sshd.close(guest)
+    guest.sh(f"rm -rf {WORK}")
 
 
 def play(

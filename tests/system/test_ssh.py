@@ -7,53 +7,26 @@ from typing import Any
 
 import pytest
 
+from tests.guest import sshd
 from tests.guest.boot import Guest
+from tests.guest.sshd import PORT, start
 from tests.system.conftest import EpycVllm
 
 pytestmark = pytest.mark.timeout(1200)
 
-PORT = 2222
 BOX = f"127.0.0.1:{PORT}"
 KNOWN = "/root/.ssh/known_hosts"
-SSHD = "/run/test-ssh"  # keys and configuration
-WAIT = f"for n in $(seq 100); do ss -Hltn 'sport = :{PORT}' | grep -q . && exit; sleep .1; done"
-CONFIG = f"""\
-Port {PORT}
-ListenAddress 127.0.0.1
-ListenAddress ::1
-HostKey {SSHD}/host
-PidFile none
-PasswordAuthentication yes
-KbdInteractiveAuthentication no
-UsePAM no
-PermitRootLogin yes
-StrictModes no
-"""
-
-
-def start(guest: Guest, prefix: str = "") -> None:
-    """sshd on a port of its own, with the host key in SSHD."""
-    guest.sh(f"systemctl stop test-sshd 2>/dev/null; mkdir -p /run/sshd {SSHD}")
-    guest.write(f"{SSHD}/config", CONFIG)
-    command = f"exec {prefix} /usr/sbin/sshd -D -e -f {SSHD}/config"
-    guest.run(["systemd-run", "-q", "--collect", "--unit=test-sshd", "sh", "-c", command])
-    guest.sh(f"{WAIT}; exit 1")
 
 
 @pytest.fixture
 def box(guest: Guest) -> Iterator[Guest]:
     """The guest with sshd, and with a key of root's that opens root's account."""
-    guest.sh(
-        f"rm -rf /root/.ssh {SSHD}; mkdir -p {SSHD} /root/.ssh; chmod 700 /root/.ssh;"
-        f"ssh-keygen -q -t ed25519 -N '' -f {SSHD}/host;"
-        "ssh-keygen -q -t ed25519 -N '' -f /root/.ssh/id_ed25519;"
-        "cp /root/.ssh/id_ed25519.pub /root/.ssh/authorized_keys"
-    )
-    start(guest)
+    sshd.open_root(guest)
     yield guest
+    sshd.close(guest)
     guest.sh(
-        "systemctl stop test-sshd; rm -rf /root/.ssh /root/.bashrc;"
-        f"rm -rf {SSHD}; for user in jo.doe locked; do userdel -rf $user 2>/dev/null; done; true"
+        "rm -f /root/.bashrc;"
+        "for user in jo.doe locked; do userdel -rf $user 2>/dev/null; done; true"
     )
 
 
@@ -196,8 +169,8 @@ class TestFailures:
     ) -> None:
         assert epyc_vllm("detect", "--host", BOX).returncode == 0
         known = box.read(KNOWN)
-        assert box.read(f"{SSHD}/host.pub").split()[1] in known  # the name is hashed
-        box.sh(f"rm {SSHD}/host*; ssh-keygen -q -t ed25519 -N '' -f {SSHD}/host")
+        assert box.read(f"{sshd.FOLDER}/host.pub").split()[1] in known  # the name is hashed
+        box.sh(f"rm {sshd.FOLDER}/host*; ssh-keygen -q -t ed25519 -N '' -f {sshd.FOLDER}/host")
         start(box)
         done = epyc_vllm("detect", "--host", BOX)
         fails(done, 1, "its host key is another than the known one")
@@ -228,7 +201,7 @@ class TestFailures:
             "s.bind(('127.0.0.1', 2224)); s.listen(); time.sleep(300)"
         )
         box.run(["systemd-run", "-q", "--collect", "--unit=test-mute", "python3", "-c", script])
-        box.sh(WAIT.replace(str(PORT), "2224"))
+        box.sh(sshd.WAIT.replace(str(PORT), "2224"))
         done = epyc_vllm("detect", "--host", "127.0.0.1:2224", timeout=200)
         box.sh("systemctl stop test-mute")
         fails(done, 1, "did not answer within 10 seconds")

@@ -140,8 +140,9 @@ class Handler(BaseHTTPRequestHandler):
         for event in answer.events:
             line = f"data: {event}\n\n".encode()
             self.wfile.write(b"%x\r\n%b\r\n" % (len(line), line))
+            state.counters.token()
             time.sleep(state.behaviour().token_seconds)
-        state.counters.end(generated=len(answer.events) - 1)
+        state.counters.end()
         self.wfile.write(b"0\r\n\r\n")
 
     def _send(self, answer: api.Answer) -> None:

@@ -39,6 +39,10 @@ class Counters:
         with self.lock:
             self.running += 1
 
+    def token(self) -> None:
+        with self.lock:
+            self.generated_tokens += 1
+
     def end(self, prompt: int = 0, generated: int = 0) -> None:
         with self.lock:
             self.running -= 1
