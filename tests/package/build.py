@@ -53,14 +53,17 @@ def wheels() -> Path:
 
 
 def package(*options: str) -> Path:
-    """The folder with the .deb, the source package and lintian's words."""
+    """The folder with the .deb, the source package and lintian's words.
+
+    The build sees the checkout read-only: it leaves the tree as it is.
+    """
 
     def make(target: Path) -> None:
         target.mkdir()
         chroot.run(
             builder(),
             [f"{SOURCE}/packaging/build-deb", *options, OUTPUT],
-            {REPOSITORY: SOURCE, wheels(): WHEELS, target: OUTPUT},
+            {REPOSITORY: f"{SOURCE}:ro", wheels(): WHEELS, target: OUTPUT},
             ENVIRONMENT,
         )  # fmt: skip
 

@@ -23,8 +23,9 @@ mount -t proc proc "$root/proc"
 mount --rbind /dev "$root/dev"
 cp /etc/resolv.conf "$root/etc/resolv.conf"
 while [ "$1" != -- ]; do
-  mkdir -p "$root$2"
-  mount --bind "$1" "$root$2"
+  mkdir -p "$root${2%:ro}"
+  mount --bind "$1" "$root${2%:ro}"
+  [ "$2" = "${2%:ro}" ] || mount -o remount,bind,ro "$root${2%:ro}"
   shift 2
 done
 shift
@@ -46,7 +47,8 @@ def run(
 ) -> str:
     """What `command` prints in a throw-away layer over `tree`; GuestError where it fails.
 
-    `binds`: folders of the outer machine, written to where the command writes to them.
+    `binds`: folders of the outer machine with their places in it, "PLACE:ro" where nothing may be
+    written to them.
     """
     pairs = [str(word) for pair in binds.items() for word in pair]
     scratch = Path(tempfile.mkdtemp(prefix="chroot-", dir=cache.folder()))

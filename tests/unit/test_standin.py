@@ -77,6 +77,15 @@ class TestLoading:
         assert self.load(model).chat
 
 
+def test_a_stream_is_a_token_each_and_an_end() -> None:
+    body = json.dumps(QUESTION | {"stream": True, "max_tokens": 3}).encode()
+    answer = api.post("/v1/chat/completions", body, CHAT, GOOD, api.Counters())
+    *tokens, end = answer.events
+    words = [json.loads(event)["choices"][0]["delta"]["content"] for event in tokens]
+    assert (words, end) == ([" 0", " 1", " 2"], "[DONE]")
+    assert answer.content_type == "text/event-stream"
+
+
 class TestRanks:
     def test_each_rank_has_its_list(self) -> None:
         assert serving.rank_cpus("0-2,5|8", 2) == ((0, 1, 2, 5), (8,))
