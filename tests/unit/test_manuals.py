@@ -94,6 +94,14 @@ def test_every_key_is_in_the_files_page(title: str) -> None:
     assert listed == [setting.key for table in TABLES[title] for setting in table]
 
 
+def test_every_key_says_what_it_may_be() -> None:
+    page = PAGES["epyc-vllm.toml.5"]
+    assert '.It Ic "cores" No = Ar "whole number from 1 to 1024"' in page
+    assert page.count(" No = Ar ") == sum(
+        len(table) for found in TABLES.values() for table in found
+    )
+
+
 @pytest.mark.parametrize(
     "setting", [setting for tables in TABLES.values() for table in tables for setting in table]
 )
