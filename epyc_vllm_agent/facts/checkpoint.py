@@ -16,7 +16,6 @@ from epyc_vllm_agent.facts.loaded import (
     total_bytes,
 )
 from epyc_vllm_agent.facts.model import KvLayout, ModelFacts, ModelKind, RepoFile
-from epyc_vllm_agent.facts.parameters import EXPERTS
 from epyc_vllm_agent.facts.quantization import quantization
 from epyc_vllm_agent.facts.weights import (
     INDEXES,
@@ -96,6 +95,7 @@ def read_checkpoint(
         chat_template=read_chat_template(model, served, texts),
         weight_files=weights,
         weight_bytes=loaded.weight_bytes,
+        expert_bytes=loaded.expert_bytes,
         vocab_size=language.integer("vocab_size"),
         hidden_size=language.integer(*HIDDEN),
         attention_heads=language.integer(*HEADS, "decoder_attention_heads"),
@@ -105,7 +105,6 @@ def read_checkpoint(
         registry_vllm=registry.vllm,
         listed=any(registry.lists(name) for name in architectures),
         cpu_refusal=cpu_refusal(outer, language, registry, notes),
-        has_experts=bool(language.integer(*EXPERTS)),
         files=needed,
         pipeline_tag=pipeline_tag,
     )

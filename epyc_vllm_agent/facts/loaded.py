@@ -6,13 +6,13 @@ prediction layers belong to speculative decoding, and float32 is served as bfloa
 
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 from epyc_vllm_agent.facts.catalog import ModelNotes
 from epyc_vllm_agent.facts.hfconfig import HfConfig
 from epyc_vllm_agent.facts.kv_layout import LAYER_COUNT
-from epyc_vllm_agent.facts.parameters import ParameterCount, count_parameters
+from epyc_vllm_agent.facts.parameters import EXPERTS, ParameterCount, count_parameters
 from epyc_vllm_agent.facts.quantization import quantization, quantization_section
 from epyc_vllm_agent.facts.weights import Tensor
 
@@ -37,6 +37,7 @@ class Stored:
 class Loaded:
     weight_bytes: int | None
     parameters: int | None
+    expert_bytes: int = 0  # the part of weight_bytes that is in routed experts
 
 
 def is_tied(outer: HfConfig, language: HfConfig, tied_by_default: frozenset[str]) -> bool:
@@ -50,8 +51,24 @@ def is_tied(outer: HfConfig, language: HfConfig, tied_by_default: frozenset[str]
 def loaded_weights(
     outer: HfConfig, language: HfConfig, notes: ModelNotes, tied: bool, stored: Stored
 ) -> Loaded:
-    quantised = quantization(outer, language) is not None
     count = count_parameters(language, tied)
+    loaded = _loaded(outer, language, notes, tied, stored, count)
+    if not language.integer(*EXPERTS) or loaded.weight_bytes is None:
+        return loaded
+    # Where they cannot be counted all of it, the safe side: experts are nearly all of a mixture.
+    share = count.experts / count.loaded if count else 1.0
+    return replace(loaded, expert_bytes=int(loaded.weight_bytes * share))
+
+
+def _loaded(
+    outer: HfConfig,
+    language: HfConfig,
+    notes: ModelNotes,
+    tied: bool,
+    stored: Stored,
+    count: ParameterCount | None,
+) -> Loaded:
+    quantised = quantization(outer, language) is not None
     unloaded = _Unloaded(tied, language, notes)
     if stored.tensors:
         return _by_tensors(stored.tensors, unloaded, quantised)

@@ -98,7 +98,7 @@ class ModelFacts:
     cpu_refusal: str | None = None  # why vLLM's CPU backend will not run it although listed
     files: tuple[RepoFile, ...] = ()  # all that vLLM needs offline: weights, configs, tokenizer
     pipeline_tag: str | None = None
-    has_experts: bool = False  # a mixture of experts
+    expert_bytes: int = 0  # the part of weight_bytes that is in routed experts
 
     @property
     def download_bytes(self) -> int | None:

@@ -29,6 +29,7 @@ class ParameterCount:
     """Counts by what becomes of them: `linear` is what quantisation shrinks."""
 
     linear: int
+    experts: int  # the part of `linear` that is in routed experts
     embedding: int
     head: int  # vocabulary x hidden, of a separate output head; also when it is tied
     tied: bool
@@ -55,8 +56,13 @@ def _count(config: HfConfig, tied: bool) -> ParameterCount | None:
         return None
     kinds = layer_kinds(config)
     linear = sum(_layer(config, index, kind, hidden) for index, kind in enumerate(kinds))
+    experts = sum(
+        _routed(config, index, hidden)
+        for index, kind in enumerate(kinds)
+        if _has_feed_forward(config, kind)
+    )
     embedding = vocabulary * hidden
-    return ParameterCount(linear, embedding, embedding, tied, _extra(config, hidden))
+    return ParameterCount(linear, experts, embedding, embedding, tied, _extra(config, hidden))
 
 
 def _layer(config: HfConfig, index: int, kind: LayerKind, hidden: int) -> int:
@@ -65,11 +71,15 @@ def _layer(config: HfConfig, index: int, kind: LayerKind, hidden: int) -> int:
         mixer += _state(config, hidden)
     if kind in (LayerKind.FULL, LayerKind.SLIDING, LayerKind.CHUNKED, LayerKind.BOTH):
         mixer += _attention(config, hidden)
-    # Nemotron-H's pattern makes a layer of every mixer and of every MLP; Mamba has no MLP.
-    alone = config.text("hybrid_override_pattern") or config.raw(*HEADS) is None
-    if alone and kind is not LayerKind.NONE:
+    if not _has_feed_forward(config, kind):
         return mixer
     return mixer + _feed_forward(config, index, hidden)
+
+
+def _has_feed_forward(config: HfConfig, kind: LayerKind) -> bool:
+    """Nemotron-H's pattern makes a layer of every mixer and of every MLP; Mamba has no MLP."""
+    alone = config.text("hybrid_override_pattern") or config.raw(*HEADS) is None
+    return not alone or kind is LayerKind.NONE
 
 
 def _attention(config: HfConfig, hidden: int) -> int:
@@ -116,16 +126,24 @@ def _state(config: HfConfig, hidden: int) -> int:
 
 
 def _feed_forward(config: HfConfig, index: int, hidden: int) -> int:
-    experts = config.integer(*EXPERTS) or 0
-    if not experts or not _has_experts(config, index):
+    routed = _routed(config, index, hidden)
+    if not routed:
         inner = config.integer("intermediate_size_mlp", *INNER) or 4 * hidden
         return _mlp(config, hidden, inner)
-    inner = config.integer("moe_intermediate_size", *INNER) or 4 * hidden
-    return (
-        experts * _mlp(config, hidden, inner)
-        + experts * hidden
-        + _mlp(config, hidden, _shared_inner(config, inner))
-    )
+    router = (config.integer(*EXPERTS) or 0) * hidden
+    return routed + router + _mlp(config, hidden, _shared_inner(config, _expert_inner(config)))
+
+
+def _routed(config: HfConfig, index: int, hidden: int) -> int:
+    """Of the experts that a router chooses from, in layer `index`."""
+    experts = config.integer(*EXPERTS) or 0
+    if not experts or not _has_experts(config, index):
+        return 0
+    return experts * _mlp(config, hidden, _expert_inner(config))
+
+
+def _expert_inner(config: HfConfig) -> int:
+    return config.integer("moe_intermediate_size", *INNER) or 4 * config.need(*HIDDEN)
 
 
 def _mlp(config: HfConfig, hidden: int, inner: int) -> int:

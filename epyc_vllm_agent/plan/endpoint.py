@@ -68,7 +68,7 @@ def plan_endpoint(
     if isinstance(chosen, Refusal):
         refusals.append(chosen)
         chosen = dict.fromkeys(names, config.port or ports.FIRST_PORT)
-    fitted = _fitted(config, facts, model, placed, chosen, previous, holds, shipped)
+    fitted = _fitted(config, facts, model, stack, placed, chosen, previous, holds, shipped)
     refusals += fitted.refusals
     prediction = predict(facts.cpu, stack, shipped.stacks.platforms)
     refusals += carriage.refusals(config, model_path, launch)
@@ -111,6 +111,7 @@ def _fitted(
     config: EndpointConfig,
     facts: HostFacts,
     model: ModelFacts,
+    stack: Stack,
     placed: Placed,
     chosen: dict[str, int],
     previous: EndpointPlan | None,
@@ -126,7 +127,7 @@ def _fitted(
         # Sockets may share a node (NPS0), so that its own instances count for each other.
         beside = [*holds, *(hold_of(config.name, instance) for instance in instances)]
         running = _is_running(name, previous, facts)
-        sized = size(config, facts, model, placement, beside, shipped.figures, running)
+        sized = size(config, facts, model, placement, beside, shipped.figures, stack.name, running)
         keep = shipped.figures.kept_cores_per_rank
         made = _instance(name, placement, chosen[name], keep, sized)
         instances.append(_kept(made, config, model, previous))

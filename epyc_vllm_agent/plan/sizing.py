@@ -20,6 +20,7 @@ from epyc_vllm_agent.facts.kv import (
 )
 from epyc_vllm_agent.facts.model import KvLayout, ModelFacts
 from epyc_vllm_agent.plan import support
+from epyc_vllm_agent.plan.gates import ZENTORCH
 from epyc_vllm_agent.plan.placement import Placement
 from epyc_vllm_agent.plan.values import Fit, Hold, Refusal
 from epyc_vllm_agent.sizes import GIB
@@ -44,6 +45,7 @@ class RuntimeFigures:
     worker_bytes: int  # of each rank
     weight_share: float
     packed_table_bytes_per_element: int  # of vocabulary x hidden size, over all ranks
+    zentorch_expert_copies: int  # packed ones of every routed expert, beside the original
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,16 +93,18 @@ def size(
     placement: Placement,
     holds: Sequence[Hold],
     figures: Figures,
+    stack: str,
     running: bool = False,
 ) -> Sized:
     """The KV space per rank and the memory balance of one instance.
 
-    `running`: the instance itself holds memory now, so what is free now tells nothing.
+    `stack` is the one that serves, "zentorch" or "stock". `running`: the instance itself holds
+    memory now, so what is free now tells nothing.
     """
     model = as_served(model, config.dtype)
     ranks = len(placement.by_node)
     weights = -(-(model.weight_bytes or 0) // ranks)
-    runtime = _runtime_bytes(model, weights, ranks, figures.runtime)
+    runtime = _runtime_bytes(model, weights, ranks, figures.runtime, stack)
     reserve = figures.os_reserve
     rooms = [_room(facts, node.node, holds, reserve, running) for node in placement.by_node]
     left = min(rooms) - weights - runtime
@@ -135,7 +139,13 @@ def as_served(model: ModelFacts, dtype: str) -> ModelFacts:
     if weights is not None:
         table = 2 * (model.vocab_size or 0) * (model.hidden_size or 0)
         weights += weights if model.quantization is None else 2 * table
-    return replace(model, weight_bytes=weights, kv=_doubled(model.kv) if model.kv else None)
+    experts = model.expert_bytes * (2 if model.quantization is None else 1)
+    return replace(
+        model,
+        weight_bytes=weights,
+        expert_bytes=experts,
+        kv=_doubled(model.kv) if model.kv else None,
+    )
 
 
 def _doubled(kv: KvLayout) -> KvLayout:
@@ -148,12 +158,16 @@ def _doubled(kv: KvLayout) -> KvLayout:
     )
 
 
-def _runtime_bytes(model: ModelFacts, weights: int, ranks: int, figures: RuntimeFigures) -> int:
+def _runtime_bytes(
+    model: ModelFacts, weights: int, ranks: int, figures: RuntimeFigures, stack: str
+) -> int:
     """Of one rank, with its part of what there is once."""
     table = (model.vocab_size or 0) * (model.hidden_size or 0)
     packed = table * figures.packed_table_bytes_per_element
     shared = -(-(figures.server_bytes + packed) // ranks)
-    return figures.worker_bytes + shared + int(weights * figures.weight_share)
+    copies = figures.zentorch_expert_copies if stack == ZENTORCH else 0
+    experts = -(-model.expert_bytes * copies // ranks)
+    return figures.worker_bytes + shared + experts + int(weights * figures.weight_share)
 
 
 def _room(

@@ -5,7 +5,6 @@ What it knows of architectures is in ModelFacts (facts/kind.py); here it becomes
 
 from epyc_vllm_agent.config.config import EndpointConfig
 from epyc_vllm_agent.facts.model import ModelFacts, ModelKind, TemplateStatus
-from epyc_vllm_agent.plan.gates import ZENTORCH
 from epyc_vllm_agent.plan.stacks import release
 from epyc_vllm_agent.plan.values import Refusal, Stack
 
@@ -33,16 +32,9 @@ def refusals(config: EndpointConfig, model: ModelFacts, stack: Stack) -> tuple[R
 
 
 def warnings(model: ModelFacts, stack: Stack) -> list[str]:
-    found = []
-    if model.has_experts and model.quantization is None and stack.name == ZENTORCH:
-        found.append(
-            "the fit is not to be trusted for a mixture of experts on zentorch: the one that was "
-            "measured held about three times its experts' weights; leave as much memory free"
-        )
     if model.kind is not ModelKind.UNKNOWN or not _has_another_registry(model, stack):
-        return found
+        return []
     return [
-        *found,
         f"whether {_vllm(stack)} serves {', '.join(model.architectures)} shows when it loads: "
         f"its own registry is not to be had yet, and that of {model.registry_vllm} has none",
     ]

@@ -1,7 +1,7 @@
 """Other makes of tiny models than Qwen3: what their config says and which tensors they have.
 
 Names and shapes are those that transformers writes. Each keeps its KV cache in another way, which
-is what they are for; they are as small as vLLM's CPU kernels take them.
+is what they are for; but for the large mixture they are as small as vLLM's CPU kernels take them.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -103,13 +103,26 @@ def _hybrid(number: int) -> Tensors:
     yield from _mlp("feed_forward", ("w1", "w3", "w2"))
 
 
-def _experts(_number: int) -> Tensors:
+def _mixture(layers: int, experts: int, wide: int) -> Make:
     """Mixtral."""
-    yield from _norms("input_layernorm", "post_attention_layernorm")
-    yield from _attention()
-    yield "block_sparse_moe.gate", (EXPERTS, HIDDEN)
-    for expert in range(EXPERTS):
-        yield from _mlp(f"block_sparse_moe.experts.{expert}", ("w1", "w3", "w2"))
+
+    def layer(_number: int) -> Tensors:
+        yield from _norms("input_layernorm", "post_attention_layernorm")
+        yield from _attention()
+        yield "block_sparse_moe.gate", (experts, HIDDEN)
+        for expert in range(experts):
+            yield from _mlp(f"block_sparse_moe.experts.{expert}", ("w1", "w3", "w2"), wide)
+
+    config = {
+        "architectures": ["MixtralForCausalLM"],
+        "model_type": "mixtral",
+        "intermediate_size": wide,
+        "num_local_experts": experts,
+        "num_experts_per_tok": 2,
+        "sliding_window": None,
+        "tie_word_embeddings": False,
+    }
+    return Make(layers, config, layer)
 
 
 MAKES = {
@@ -168,16 +181,7 @@ MAKES = {
         _hybrid,
         "model.embedding_norm.weight",
     ),
-    "moe": Make(
-        2,
-        {
-            "architectures": ["MixtralForCausalLM"],
-            "model_type": "mixtral",
-            "num_local_experts": EXPERTS,
-            "num_experts_per_tok": 2,
-            "sliding_window": None,
-            "tie_word_embeddings": False,
-        },
-        _experts,
-    ),
+    "moe": _mixture(2, EXPERTS, WIDE),
 }
+# 0.6 GiB of experts: large enough for what is kept of each to be seen beside the rest.
+LARGE_MIXTURE = _mixture(8, 16, 3328)

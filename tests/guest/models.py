@@ -203,14 +203,22 @@ def _tensors(shape: Shape, rows: int) -> Iterator[tuple[str, tuple[int, ...]]]:
     yield "model.norm.weight", (hidden,)
 
 
+LARGEST, BLOCK = 1 << 18, 1 << 12  # values: a larger tensor repeats a block of so many
+
+
 def _bfloat16(values: Iterator[float]) -> bytes:
     """The upper half of each 32-bit float."""
     words = array("I", array("f", values).tobytes())
     return array("H", (word >> 16 for word in words)).tobytes()
 
 
-def _values(name: str, shape: tuple[int, ...], dice: random.Random) -> Iterator[float]:
-    count = math.prod(shape)
+def _content(name: str, shape: tuple[int, ...], dice: random.Random) -> bytes:
+    size = math.prod(shape)
+    thrown = size if size <= LARGEST else BLOCK
+    return (_bfloat16(_values(name, shape, thrown, dice)) * -(-size // thrown))[: 2 * size]
+
+
+def _values(name: str, shape: tuple[int, ...], count: int, dice: random.Random) -> Iterator[float]:
     if len(shape) == 1:
         return iter([1.0] * count)
     scale = 0.3 if name == "model.embed_tokens.weight" else 1 / math.sqrt(math.prod(shape[1:]))
@@ -237,17 +245,16 @@ def _safetensors(
 ) -> None:
     """https://github.com/huggingface/safetensors: header length, JSON header, the tensors."""
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
-    body = bytearray()
-    for name, dimensions in tensors:
-        content = _bfloat16(_values(name, dimensions, dice))
-        if name == "model.embed_tokens.weight":
-            content = _readable(content, dimensions[1], vocabulary)
-        header[name] = {
-            "dtype": "BF16",
-            "shape": dimensions,
-            "data_offsets": [len(body), len(body) + len(content)],
-        }
-        body += content
+    listed, end = list(tensors), 0
+    for name, dimensions in listed:
+        begin, end = end, end + 2 * math.prod(dimensions)
+        header[name] = {"dtype": "BF16", "shape": dimensions, "data_offsets": [begin, end]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    file.write_bytes(struct.pack("<Q", len(text)) + text + body)
+    with file.open("wb") as written:
+        written.write(struct.pack("<Q", len(text)) + text)
+        for name, dimensions in listed:
+            content = _content(name, dimensions, dice)
+            if name == "model.embed_tokens.weight":
+                content = _readable(content, dimensions[1], vocabulary)
+            written.write(content)

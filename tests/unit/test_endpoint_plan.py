@@ -57,6 +57,7 @@ def models() -> st.SearchStrategy[ModelFacts]:
     return st.builds(
         model_facts,
         weight_bytes=st.none() | st.integers(0, 40 * GIB),
+        expert_bytes=st.sampled_from([0, GIB, 10 * GIB]),
         attention_heads=st.none() | st.sampled_from([8, 12, 14, 32]),
         kv=layouts,
         custom_code=st.booleans(),

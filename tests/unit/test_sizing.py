@@ -21,13 +21,14 @@ def sized(
     host: HostDescription = GENOA,
     model: ModelFacts | None = None,
     held: dict[int, int] | None = None,
+    stack: str = "zentorch",
     **keys: Any,
 ) -> Sized:
     """The sizing of the first instance; `held` are bytes of other endpoints by node."""
     config, facts, model = endpoint(**keys), facts_of(host), model or model_facts()
     holds = [Hold("other", "other-s9", 9, (), 1, tuple((held or {}).items()))]
     found = place(config, facts, holds, model.attention_heads, model.kv)
-    return size(config, facts, model, found.placements[0], holds, FIGURES)
+    return size(config, facts, model, found.placements[0], holds, FIGURES, stack)
 
 
 def room(facts: HostFacts, node: int = 0) -> int:
@@ -114,6 +115,18 @@ def test_float32_takes_twice_as_much_but_for_quantised_weights() -> None:
     assert (full.weight_bytes, full.kv_bytes_per_token) == (2 * 16_381_470_720, 2 * 36 * 4096)
     quantised = sized(model=model_facts(quantization="awq"), dtype="float32").fit
     assert quantised.weight_bytes == 16_381_470_720 + 4 * 151936 * 4096
+
+
+def test_experts_are_kept_several_times_on_zentorch_alone() -> None:
+    model = model_facts(expert_bytes=10 * GIB)
+    copies = FIGURES.runtime.zentorch_expert_copies
+    one = sized(model=model).fit.runtime_bytes - sized().fit.runtime_bytes
+    assert one == 10 * GIB * copies > 0
+    assert sized(model=model, stack="stock").fit == sized(stack="stock").fit == sized().fit
+    full = sized(model=model, dtype="float32").fit.runtime_bytes
+    assert full - sized(dtype="float32").fit.runtime_bytes == 2 * one
+    four = sized(HOSTS["genoa-2s-nps4"], model).fit.runtime_bytes
+    assert four - sized(HOSTS["genoa-2s-nps4"]).fit.runtime_bytes == pytest.approx(one, abs=8)
 
 
 def test_replicated_heads_cost_more() -> None:
@@ -238,6 +251,13 @@ def test_memory_in_use_is_not_there_unless_the_instance_itself_uses_it() -> None
     assert found.fit.available_bytes == pytest.approx(room(facts) - 100 * GIB, abs=GIB)
     placed = place(endpoint(), facts_of(busy), [], 32, None)
     own = size(
-        endpoint(), facts_of(busy), model_facts(), placed.placements[0], [], FIGURES, running=True
+        endpoint(),
+        facts_of(busy),
+        model_facts(),
+        placed.placements[0],
+        [],
+        FIGURES,
+        "stock",
+        running=True,
     )
     assert own.fit.available_bytes == room(facts)

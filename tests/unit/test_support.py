@@ -30,16 +30,6 @@ def test_a_text_model_is_served_with_a_template_or_without() -> None:
         assert codes({"chat_template": template}) == []
 
 
-def test_experts_on_zentorch_are_warned_of() -> None:
-    """Their memory was measured once, far over the plan: said until it is in the figures."""
-    moe = model_facts(has_experts=True)
-    (warning,) = support.warnings(moe, ZEN)
-    assert "mixture of experts" in warning
-    assert support.warnings(moe, replace(ZEN, name="stock")) == []
-    assert support.warnings(replace(moe, quantization="awq"), ZEN) == []
-    assert support.warnings(model_facts(), ZEN) == []
-
-
 @pytest.mark.parametrize(
     ("kind", "tag", "message"),
     [

@@ -212,7 +212,24 @@ def test_prediction_layers_are_not_loaded() -> None:
         Tensor("model.layers.45.a", "BF16", 10, 20),
         Tensor("model.layers.46.a", "BF16", 10, 20),
     )
-    assert loaded(GLM_4_5_AIR, Stored(tensors)) == Loaded(20, 10)
+    assert loaded(GLM_4_5_AIR, Stored(tensors)).parameters == 10
+
+
+def test_the_part_of_the_experts() -> None:
+    """Of GLM-4.5-Air 128 experts of 3 x 4096 x 1408 in 45 of 46 layers; none is elsewhere."""
+    found = loaded(GLM_4_5_AIR, Stored(file_bytes=220937649664))
+    assert found.expert_bytes == pytest.approx(128 * 3 * 4096 * 1408 * 45 * 2, rel=0.001)
+    assert loaded(QWEN3_0_6B, Stored(file_bytes=1192099840)).expert_bytes == 0
+    quantised = {**GLM_4_5_AIR, "quantization_config": {"quant_method": "awq", "bits": 4}}
+    stored = loaded(quantised, Stored(file_bytes=60 * 10**9))
+    assert stored.weight_bytes is not None
+    assert 0.9 < stored.expert_bytes / stored.weight_bytes < 1
+
+
+def test_experts_that_cannot_be_counted_are_all_of_it() -> None:
+    config = {"model_type": "new", "num_experts": 8}
+    assert loaded(config, Stored(file_bytes=1000)).expert_bytes == 1000
+    assert loaded(config, Stored()).expert_bytes == 0
 
 
 def test_float32_is_served_as_bfloat16() -> None:
