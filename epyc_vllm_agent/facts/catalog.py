@@ -57,6 +57,7 @@ class ModelNotes:
     defaults: Mapping[str, Mapping[str, object]]  # by model_type, transformers' own
     cpu_refused: Mapping[str, str]  # architecture: reason
     cpu_refused_keys: Mapping[str, str]  # key whose presence in the config tells: reason
+    prefix_caching_refused: str  # the reason for models that keep states of Mamba 2
     ungated_activations: frozenset[str]
     ungated_experts_refused: str  # the reason where experts have such an activation
     refused_quantizations: Mapping[str, QuantizationRefusal]  # by scheme, see `quantization`
@@ -103,6 +104,7 @@ def model_notes() -> ModelNotes:
         defaults={name: entry["values"] for name, entry in table["defaults"].items()},
         cpu_refused=_reasons(table["cpu_refused"]["architectures"]),
         cpu_refused_keys=_reasons(table["cpu_refused"]["config_keys"]),
+        prefix_caching_refused=table["cpu_refused"]["prefix_caching"]["reason"],
         ungated_activations=frozenset(table["cpu_refused"]["ungated_experts"]["activations"]),
         ungated_experts_refused=table["cpu_refused"]["ungated_experts"]["reason"],
         refused_quantizations={

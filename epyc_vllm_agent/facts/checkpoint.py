@@ -6,7 +6,12 @@ from epyc_vllm_agent.errors import ConfigError, Refused
 from epyc_vllm_agent.facts.catalog import ModelNotes, Registry, model_notes, shipped_registry
 from epyc_vllm_agent.facts.chat_template import read_chat_template
 from epyc_vllm_agent.facts.hfconfig import HfConfig, parse_object
-from epyc_vllm_agent.facts.kind import cpu_refusal, model_kind, needs_custom_code
+from epyc_vllm_agent.facts.kind import (
+    cpu_refusal,
+    model_kind,
+    needs_custom_code,
+    prefix_caching_refusal,
+)
 from epyc_vllm_agent.facts.kv_layout import HEADS, HIDDEN, read_kv_layout
 from epyc_vllm_agent.facts.loaded import (
     Stored,
@@ -105,6 +110,7 @@ def read_checkpoint(
         registry_vllm=registry.vllm,
         listed=any(registry.lists(name) for name in architectures),
         cpu_refusal=cpu_refusal(outer, language, registry, notes),
+        prefix_caching_refusal=prefix_caching_refusal(language, layout, notes),
         files=needed,
         pipeline_tag=pipeline_tag,
     )

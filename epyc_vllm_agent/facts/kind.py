@@ -8,9 +8,10 @@ from collections.abc import Collection
 
 from epyc_vllm_agent.facts.catalog import ModelNotes, Registry
 from epyc_vllm_agent.facts.hfconfig import HfConfig
-from epyc_vllm_agent.facts.model import ModelKind
+from epyc_vllm_agent.facts.model import KvLayout, ModelKind
 from epyc_vllm_agent.facts.parameters import ACTIVATION, EXPERTS
 from epyc_vllm_agent.facts.quantization import quantization_refusal
+from epyc_vllm_agent.facts.states import is_mamba2
 
 # https://huggingface.co/tasks: the tags that say that a model is not for generation
 _TAGS = {
@@ -67,6 +68,15 @@ def needs_custom_code(outer: HfConfig, registry: Registry) -> bool:
     had themselves; the code is then not executed.
     """
     return outer.section("auto_map") is not None and outer.model_type not in registry.model_types
+
+
+def prefix_caching_refusal(
+    language: HfConfig, layout: KvLayout | None, notes: ModelNotes
+) -> str | None:
+    """Why vLLM's CPU backend runs a model without prefix caching alone; only hybrids have it on."""
+    if layout is None or not layout.layers or not layout.state_layers:
+        return None
+    return notes.prefix_caching_refused if is_mamba2(language) else None
 
 
 def cpu_refusal(

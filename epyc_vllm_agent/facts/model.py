@@ -96,6 +96,7 @@ class ModelFacts:
     registry_vllm: str | None = None  # the version whose registry it was judged by
     listed: bool = True  # the architecture is in that registry
     cpu_refusal: str | None = None  # why vLLM's CPU backend will not run it although listed
+    prefix_caching_refusal: str | None = None  # why it will not with prefix caching
     files: tuple[RepoFile, ...] = ()  # all that vLLM needs offline: weights, configs, tokenizer
     pipeline_tag: str | None = None
     expert_bytes: int = 0  # the part of weight_bytes that is in routed experts

@@ -23,7 +23,11 @@ def hybrid_copies(config: HfConfig) -> int:
 
     Two in its "align" mode, and one more for Mamba 2, whose prefill keeps a checkpoint.
     """
-    return 3 if _mamba2(config) is not None and _delta_net(config) is None else 2
+    return 3 if is_mamba2(config) else 2
+
+
+def is_mamba2(config: HfConfig) -> bool:
+    return _mamba2(config) is not None and _delta_net(config) is None
 
 
 def _delta_net(config: HfConfig) -> int | None:

@@ -101,7 +101,7 @@ def size(
     `stack` is the one that serves, "zentorch" or "stock". `running`: the instance itself holds
     memory now, so what is free now tells nothing.
     """
-    model = as_served(model, config.dtype)
+    model = as_served(model, config)
     ranks = len(placement.by_node)
     weights = -(-(model.weight_bytes or 0) // ranks)
     runtime = _runtime_bytes(model, weights, ranks, figures.runtime, stack)
@@ -127,14 +127,17 @@ def size(
     return Sized(gib, fit, None if fits else _refusal(config, placement, fit, gib, need))
 
 
-def as_served(model: ModelFacts, dtype: str) -> ModelFacts:
-    """The model in another precision than the two bytes that its facts are for.
+def as_served(model: ModelFacts, config: EndpointConfig) -> ModelFacts:
+    """The model as `config` has it: its facts are for two bytes and for prefix caching."""
+    if model.kv and model.kv.state_copies > 1 and not support.caches_prefixes(config):
+        model = replace(model, kv=replace(model.kv, state_copies=1))
+    return _in_float32(model) if config.dtype == "float32" else model
 
-    Quantised weights stay as they are stored, but for embedding and head; vLLM's KV cache follows
-    the precision (kv_cache_dtype "auto").
+
+def _in_float32(model: ModelFacts) -> ModelFacts:
+    """Quantised weights stay as they are stored, but for embedding and head; vLLM's KV cache
+    follows the precision (kv_cache_dtype "auto").
     """
-    if dtype != "float32":
-        return model
     weights = model.weight_bytes
     if weights is not None:
         table = 2 * (model.vocab_size or 0) * (model.hidden_size or 0)

@@ -16,6 +16,7 @@ _OTHER_KINDS = {
 _GENERATES = "choose a model that generates text: chat and completions are what an endpoint serves"
 # vllm 0.32.0 config/model.py lets the first through, the options give the model another limit.
 _LONGER_ALLOWED = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
+_NO_PREFIX_CACHING = "--no-enable-prefix-caching"
 _OTHER_LIMITS = ("--hf-overrides", "--rope-scaling", "--rope-theta", "--hf-config-path")
 
 
@@ -24,7 +25,7 @@ def refusals(config: EndpointConfig, model: ModelFacts, stack: Stack) -> tuple[R
     found = (
         _kind(model),
         None if _has_another_registry(model, stack) else _unlisted(model),
-        _cpu(model),
+        _cpu(model) or _prefix_caching(config, model),
         _template(config, model),
         _context(config, model),
     )
@@ -52,10 +53,19 @@ def _has_another_registry(model: ModelFacts, stack: Stack) -> bool:
 def longest_context(config: EndpointConfig, model: ModelFacts) -> int | None:
     """The model's own limit for max_model_len; None where there is none or it is lifted."""
     lifted = dict(config.env).get(_LONGER_ALLOWED, "0").strip().lower() in ("1", "true")
-    options = {argument.split("=", 1)[0].replace("_", "-") for argument in config.vllm_args}
+    options = _options(config)
     # As --hf-overrides.rope_scaling.factor, too.
     replaced = any(option.startswith(_OTHER_LIMITS) for option in options)
     return None if lifted or replaced else model.max_context_tokens
+
+
+def caches_prefixes(config: EndpointConfig) -> bool:
+    """As vLLM does of itself: the start of a prompt is kept for other requests."""
+    return _NO_PREFIX_CACHING not in _options(config)
+
+
+def _options(config: EndpointConfig) -> set[str]:
+    return {argument.split("=", 1)[0].replace("_", "-") for argument in config.vllm_args}
 
 
 def _kind(model: ModelFacts) -> Refusal | None:
@@ -90,6 +100,18 @@ def _cpu(model: ModelFacts) -> Refusal | None:
         "not-on-cpu",
         f"vLLM cannot run {model.id} on a CPU: {model.cpu_refusal}",
         "choose another model, or the same one with other weights",
+    )
+
+
+def _prefix_caching(config: EndpointConfig, model: ModelFacts) -> Refusal | None:
+    reason = model.prefix_caching_refusal
+    if reason is None or model.kind in _OTHER_KINDS or not caches_prefixes(config):
+        return None
+    return Refusal(
+        "prefix-caching",
+        f"vLLM cannot run {model.id} on a CPU with prefix caching, which it does of itself: "
+        f"{reason}",
+        f"turn it off: --vllm-arg={_NO_PREFIX_CACHING}",
     )
 
 

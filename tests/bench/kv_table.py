@@ -77,6 +77,8 @@ def line(
     theirs = vllm.get("vllm_param_bytes")
     cells += [_gb(facts.weight_bytes), _gb(theirs)]
     said = [f"not served: {facts.cpu_refusal}"] if facts.cpu_refusal else []
+    if facts.prefix_caching_refusal:
+        said.append(f"served without prefix caching alone: {facts.prefix_caching_refusal}")
     if facts.weight_bytes is None or theirs is None:
         said.append(f"vLLM has no figures: {_reason(entry)}")
     elif abs(facts.weight_bytes / theirs - 1) > TOLERANCE:

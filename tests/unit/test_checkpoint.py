@@ -164,6 +164,31 @@ def test_what_the_cpu_will_not_run(changes: dict[str, object], reason: str) -> N
     assert reason in (facts({**QWEN, **changes}).cpu_refusal or "")
 
 
+MAMBA2: dict[str, object] = {
+    "mamba_n_heads": 8,
+    "mamba_d_head": 64,
+    "mamba_d_state": 128,
+    "mamba_d_conv": 4,
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "refused"),
+    [
+        ({**MAMBA2, "layer_types": ["mamba", "attention"], "num_hidden_layers": 2}, True),
+        ({**MAMBA2, "layer_types": ["mamba", "mamba"], "num_hidden_layers": 2}, False),
+        ({"conv_L_cache": 3, "layer_types": ["conv", "full_attention"]}, False),
+        ({}, False),
+    ],
+)
+def test_what_the_cpu_will_not_run_with_prefix_caching(
+    changes: dict[str, object], refused: bool
+) -> None:
+    reason = facts({**QWEN, **changes}).prefix_caching_refusal
+    assert (reason is not None) is refused
+    assert "Mamba 2" in (reason or "Mamba 2")
+
+
 INT8: dict[str, object] = {"num_bits": 8, "type": "int", "strategy": "channel"}
 FP8: dict[str, object] = {"num_bits": 8, "type": "float", "strategy": "channel"}
 

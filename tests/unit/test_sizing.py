@@ -129,6 +129,16 @@ def test_experts_are_kept_several_times_on_zentorch_alone() -> None:
     assert four - sized(HOSTS["genoa-2s-nps4"]).fit.runtime_bytes == pytest.approx(one, abs=8)
 
 
+def test_without_prefix_caching_a_sequence_has_one_state() -> None:
+    states = KvLayout(
+        (KvLayer(4, 4096, 8, None),), state_bytes=4 << 20, state_layers=4, state_copies=3
+    )
+    model, off = model_facts(kv=states), ["--no-enable-prefix-caching"]
+    many, one = sized(model=model).fit, sized(model=model, vllm_args=off).fit
+    single = sized(model=model_facts(kv=replace(states, state_copies=1))).fit
+    assert one == single != many
+
+
 def test_replicated_heads_cost_more() -> None:
     layout = kv_layout(heads=2)
     one = sized(HOSTS["genoa-2s-nps1"], model_facts(kv=layout)).fit.kv_request_bytes

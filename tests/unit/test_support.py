@@ -83,6 +83,18 @@ def test_a_listed_model_that_the_cpu_will_not_run() -> None:
     )
 
 
+def test_a_model_that_the_cpu_runs_without_prefix_caching_alone() -> None:
+    model = {"prefix_caching_refusal": "its layers fail"}
+    (refusal,) = refused(model)
+    assert refusal.code == "prefix-caching"
+    assert refusal.message.endswith("of itself: its layers fail")
+    assert refusal.hint == "turn it off: --vllm-arg=--no-enable-prefix-caching"
+    for argument in ("--no-enable-prefix-caching", "--no_enable_prefix_caching"):
+        assert codes(model, vllm_args=[argument]) == []
+    assert codes({**model, "cpu_refusal": "it needs AMX"}) == ["not-on-cpu"]
+    assert codes({**model, "kind": ModelKind.EMBEDDING}) == ["no-generation"]
+
+
 @pytest.mark.parametrize(
     ("template", "message"),
     [
