@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from epyc_vllm_agent import pipeline
 from epyc_vllm_agent.apply import begun
 from epyc_vllm_agent.apply.prepare import require_ready, require_startable
-from epyc_vllm_agent.changes import running
 from epyc_vllm_agent.changes.changes import (
     ChangeSet,
     FileChange,
@@ -26,6 +25,7 @@ from epyc_vllm_agent.pipeline import Resolved, Survey
 from epyc_vllm_agent.plan.values import EndpointPlan
 from epyc_vllm_agent.units.names import UnitFile, service_name
 from epyc_vllm_agent.units.render import render
+from epyc_vllm_agent.watch.drift import behind
 
 Fetch = Callable[[Survey, Resolved, EndpointPlan], EndpointPlan]
 
@@ -69,9 +69,7 @@ class Now:
 
     def runs(self, service: str) -> bool:
         unit = self.units.get(service)
-        return unit is not None and (
-            unit.active_state not in ("inactive", "failed") or unit.job is not None
-        )
+        return unit is not None and unit.runs
 
     def failed(self, service: str) -> bool:
         unit = self.units.get(service)
@@ -187,17 +185,6 @@ def _state(
         outdated=frozenset(outdated),
         begun=now.begun.get(changes.endpoint),
     )
-
-
-def behind(paths: Paths, unit: UnitFile, systemd: Systemd) -> bool | None:
-    """Whether the running service was started with another unit than `unit`; None: not known."""
-    note = running.noted(paths, unit.service.removeprefix("epyc-vllm-").removesuffix(".service"))
-    if note is None:
-        return None
-    invocation, digest = note
-    if digest == unit.digest:
-        return False
-    return True if systemd.state(unit.service).invocation_id == invocation else None
 
 
 def _gone(survey: Survey, made: Collection[str]) -> list[str]:

@@ -8,6 +8,7 @@ import click
 from epyc_vllm_agent.apply import apply as whole
 from epyc_vllm_agent.apply.apply import Applied
 from epyc_vllm_agent.apply.intents import Options
+from epyc_vllm_agent.apply.lock import locked
 from epyc_vllm_agent.apply.prepare import Fetching
 from epyc_vllm_agent.cli.context import Context, json_option, pass_context, say
 from epyc_vllm_agent.cli.progress import Download, ImageFetch, Starting
@@ -58,16 +59,12 @@ def apply(
         raise click.UsageError("--restart and --no-start exclude each other")
     systemd = context.changing_systemd()
     options = Options(restart=restart, start=not no_start)
-    if automatic and not config.load(context.paths).auto_apply:
-        say("auto_apply is off in epyc-vllm.toml: nothing is applied by itself")
-        return
-
-    def run() -> tuple[Applied, ...]:
-        if check:
-            return whole.check(context.paths, systemd, options)
-        return _run(context.paths, systemd, options, None if no_wait else say)
-
-    applied = _until_settled(context.paths, run) if automatic else run()
+    if automatic:
+        applied = _automatic(context.paths, systemd, options)
+    elif check:
+        applied = whole.check(context.paths, systemd, options)
+    else:
+        applied = _run(context.paths, systemd, options, None if no_wait else say)
     if as_json:
         click.echo(plain.dump(report.plain(applied, check, diff)))
     else:
@@ -77,11 +74,22 @@ def apply(
         raise NotConverged(code, applied)
 
 
-def _until_settled(paths: Paths, run: Callable[[], tuple[Applied, ...]]) -> tuple[Applied, ...]:
-    """Again where files changed meanwhile: systemd starts no second run beside this one."""
+def _automatic(paths: Paths, systemd: Systemd, options: Options) -> tuple[Applied, ...]:
+    """Again where files changed meanwhile: systemd starts no second run beside this one.
+
+    `enable` and `disable` change files too: their runs are waited for, and what they left nothing
+    to do for takes no lock, so that the next of them finds it free.
+    """
     while True:
+        if not config.load(paths).auto_apply:
+            say("auto_apply is off in epyc-vllm.toml: nothing is applied by itself")
+            return ()
         before = layers.stamp(paths)
-        applied = run()
+        with locked(paths, say):
+            pass
+        applied = whole.check(paths, systemd, options)
+        if any(one.is_change for one in applied):
+            applied = _run(paths, systemd, options, say)
         if layers.stamp(paths) == before:
             return applied
         say(report.text(applied, is_check=False))

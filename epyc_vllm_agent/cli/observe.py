@@ -1,15 +1,21 @@
 """status, verify, show: what is installed, whether it answers, how to reach it."""
 
+from collections.abc import Callable
+
 import click
 
+from epyc_vllm_agent import pipeline
 from epyc_vllm_agent.changes import installed
 from epyc_vllm_agent.cli.context import Context, json_option, pass_context, say
 from epyc_vllm_agent.data import read_data
+from epyc_vllm_agent.doors.systemd import Systemd
 from epyc_vllm_agent.errors import ActionFailed, AgentError, ConfigError
 from epyc_vllm_agent.plan.upgrade import available
 from epyc_vllm_agent.plan.values import EndpointPlan
 from epyc_vllm_agent.recipe import Recipe
 from epyc_vllm_agent.report import handover, plain, state
+from epyc_vllm_agent.watch import drift
+from epyc_vllm_agent.watch.drift import Drift
 from epyc_vllm_agent.watch.readiness import verify_all
 
 
@@ -21,8 +27,9 @@ def status(context: Context, names: tuple[str, ...], as_json: bool) -> None:
     """List endpoints and instances: unit, health, port, socket and since when."""
     systemd = context.systemd()
     recipe = Recipe.from_json(read_data("epyc.json"))
+    drifted = _drift(context, systemd)
     found = [
-        state.observe(plan, systemd, available(plan, recipe))
+        state.observe(plan, systemd, available(plan, recipe), drifted(plan))
         if isinstance(plan, EndpointPlan)
         else state.unknown(name, plan.message, systemd)
         for name in names or installed.names(context.paths)
@@ -35,6 +42,29 @@ def status(context: Context, names: tuple[str, ...], as_json: bool) -> None:
         click.echo(plain.dump({"endpoints": [plain.value(item) for item in found]}))
     else:
         click.echo(state.text(found))
+
+
+def _drift(context: Context, systemd: Systemd) -> Callable[[EndpointPlan], tuple[Drift, ...]]:
+    """How an endpoint differs from what it should be; nothing where the configuration is broken."""
+    try:
+        survey = pipeline.survey(context.paths)
+    except AgentError as error:
+        say(f"epyc-vllm: {error.message}")
+        return lambda _plan: ()
+    made = installed.all_made(context.paths)
+    units = {unit.name: unit for unit in systemd.list_units("epyc-vllm-*")}
+
+    def of(plan: EndpointPlan) -> tuple[Drift, ...]:
+        of_plan = drift.drift(
+            plan,
+            made[plan.name],
+            survey.config,
+            survey.facts,
+            lambda service: service in units and units[service].runs,
+        )
+        return (*of_plan, *drift.pending(context.paths, plan, made[plan.name], systemd))
+
+    return of
 
 
 @click.command()

@@ -77,13 +77,15 @@ def drop_ins(paths: Paths, name: str) -> tuple[Path, ...]:
 
 
 def stamp(paths: Paths) -> tuple[tuple[str, int, int], ...]:
-    """Changes with every file that an endpoint can be made of: name, time and size of each."""
-    found = []
+    """Changes with every file of the configuration: name, time and size of each."""
+    files = [paths.config_file]
     for folder in _folders(paths):
-        for path in (*_listed(folder), *sorted(folder.glob("*.toml.d/*.toml"))):
-            with contextlib.suppress(OSError):  # gone just now
-                status = path.lstat()
-                found.append((str(path), status.st_mtime_ns, status.st_size))
+        files += [*_listed(folder), *sorted(folder.glob("*.toml.d/*.toml"))]
+    found = []
+    for path in files:
+        with contextlib.suppress(OSError):  # not there, or gone just now
+            status = path.lstat()
+            found.append((str(path), status.st_mtime_ns, status.st_size))
     return tuple(found)
 
 

@@ -10,6 +10,9 @@ from epyc_vllm_agent.plan.gates import precision_refusal
 def check(seen: Seen) -> Iterator[Finding]:
     for fault in seen.config.errors:
         yield error("config-invalid", fault, "correct the file named")
+    for item in seen.drift:
+        if item.code != "file-broken":  # told above
+            yield warning(item.code, f"endpoint {item.endpoint}: {item.message}", item.hint)
     shipped = seen.shipped
     for endpoint in seen.config.endpoints:
         of_host = {bad.code for bad in shipped.stacks.bad(seen.stack, ())}

@@ -7,13 +7,14 @@ doors/environment.py.
 import json
 import os
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from epyc_vllm_agent import pipeline
-from epyc_vllm_agent.changes.installed import stored_plan
+from epyc_vllm_agent.changes.installed import all_made, stored_plan
 from epyc_vllm_agent.config.config import Config
 from epyc_vllm_agent.data import read_data
 from epyc_vllm_agent.doctor.seen import (
@@ -30,6 +31,7 @@ from epyc_vllm_agent.doctor.seen import (
 )
 from epyc_vllm_agent.doors import command, environment, runtimes
 from epyc_vllm_agent.doors.runtimes import Asked
+from epyc_vllm_agent.doors.systemd import DBusSystemd
 from epyc_vllm_agent.errors import ActionFailed, AgentError
 from epyc_vllm_agent.facts.files import read_number, read_text
 from epyc_vllm_agent.facts.mounts import filesystem_of
@@ -40,6 +42,7 @@ from epyc_vllm_agent.plan.platform import predict
 from epyc_vllm_agent.plan.stacks import release
 from epyc_vllm_agent.plan.upgrade import available
 from epyc_vllm_agent.plan.values import Prediction
+from epyc_vllm_agent.watch.drift import Drift, drift
 
 # Read beside what `gather` reads, and what only has to be there.
 FILES = ("proc/self/mountinfo", "proc/sys/fs/nr_open", "sys/fs/cgroup/cgroup.controllers")
@@ -79,6 +82,7 @@ def look(survey: Survey, accepted: tuple[str, ...], where: str | None, image: st
         system=_system(survey, here, whole),
         switches=survey.recipe.throughput.env,
         upgrades=_upgrades(survey),
+        drift=_drift(survey),
         far=None if here else (survey.far or str(root)),
     )
 
@@ -95,6 +99,28 @@ def _upgrades(survey: Survey) -> tuple[Upgrade, ...]:
                 has = container.image if container else f"vLLM {plan.stack.vllm}"
                 found.append(Upgrade(plan.name, has, pinned))
     return tuple(found)
+
+
+def _drift(survey: Survey) -> tuple[Drift, ...]:
+    """Of the endpoints with a plan that can be read; a host far away shows too few of its files."""
+    if survey.is_elsewhere:
+        return ()
+    runs, found = _running(), list[Drift]()
+    for name, made in all_made(survey.paths).items():
+        plan = survey.stored.plans.get(name)
+        if plan:
+            found += drift(plan, made, survey.config, survey.facts, runs)
+    return tuple(found)
+
+
+def _running() -> Callable[[str], bool] | None:
+    """Which services are at work; None where systemd cannot be asked."""
+    try:
+        units = DBusSystemd().list_units("epyc-vllm-*")
+    except ActionFailed:
+        return None
+    running = {unit.name for unit in units if unit.runs}
+    return lambda service: service in running
 
 
 def _as_named_there(survey: Survey) -> Config:

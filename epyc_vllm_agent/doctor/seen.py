@@ -9,6 +9,7 @@ from epyc_vllm_agent.config.config import Config
 from epyc_vllm_agent.facts.host import HostFacts
 from epyc_vllm_agent.plan.endpoint import Shipped
 from epyc_vllm_agent.plan.values import Prediction, Stack
+from epyc_vllm_agent.watch.drift import Drift
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +121,7 @@ class Seen:
     system: System
     switches: tuple[tuple[str, str], ...] = ()  # what `throughput = true` sets
     upgrades: tuple[Upgrade, ...] = ()
+    drift: tuple[Drift, ...] = ()
     far: str | None = None  # the box, or the root, that was only read
 
     @property

@@ -49,6 +49,11 @@ class Listed:
     sub_state: str
     job: str | None
 
+    @property
+    def runs(self) -> bool:
+        """Up, or on its way there or down: anything but settled."""
+        return self.active_state not in ("inactive", "failed") or self.job is not None
+
 
 Watcher = Callable[[UnitState], None]
 

@@ -9,6 +9,7 @@ from epyc_vllm_agent.plan.values import EndpointPlan, Instance
 from epyc_vllm_agent.report.text import grid, when
 from epyc_vllm_agent.units.names import ALL_TARGET, service_name, target_name
 from epyc_vllm_agent.watch import placement
+from epyc_vllm_agent.watch.drift import Drift
 from epyc_vllm_agent.watch.readiness import Verified, url_of
 
 _HEALTH_SECONDS = 3.0
@@ -38,6 +39,7 @@ class EndpointState:
     instances: tuple[InstanceState, ...]
     problem: str | None = None  # why nothing more is known of it
     upgrade: str | None = None  # the image, or version of vLLM, that is pinned by now
+    drift: tuple[Drift, ...] = ()  # how it differs from its plan and its file
 
 
 def unknown(name: str, problem: str, systemd: Systemd) -> EndpointState:
@@ -50,7 +52,12 @@ def _at_boot(target: UnitState, systemd: Systemd) -> bool:
     return target.enabled == "enabled" and systemd.state(ALL_TARGET).enabled == "enabled"
 
 
-def observe(plan: EndpointPlan, systemd: Systemd, upgrade: str | None = None) -> EndpointState:
+def observe(
+    plan: EndpointPlan,
+    systemd: Systemd,
+    upgrade: str | None = None,
+    drift: Sequence[Drift] = (),
+) -> EndpointState:
     """`upgrade`: what it could move to."""
     target = systemd.state(target_name(plan.name))
     return EndpointState(
@@ -60,6 +67,7 @@ def observe(plan: EndpointPlan, systemd: Systemd, upgrade: str | None = None) ->
         at_boot=_at_boot(target, systemd),
         instances=tuple(_instance(plan, instance, systemd) for instance in plan.instances),
         upgrade=upgrade,
+        drift=tuple(drift),
     )
 
 
@@ -118,7 +126,12 @@ def text(endpoints: Sequence[EndpointState]) -> str:
         for item in endpoints
         if item.upgrade
     ]
-    return "\n".join([grid(header, rows), *problems, *warnings, *upgrades])
+    drifts = [
+        f"drift    {item.endpoint}: {item.message} ({item.hint})"
+        for endpoint in endpoints
+        for item in endpoint.drift
+    ]
+    return "\n".join([grid(header, rows), *problems, *warnings, *drifts, *upgrades])
 
 
 def verified(item: Verified) -> str:

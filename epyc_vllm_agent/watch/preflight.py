@@ -11,8 +11,7 @@ from epyc_vllm_agent.plan.values import Container, EndpointPlan, Instance, Refus
 
 def preflight(plan: EndpointPlan, instance: Instance, facts: HostFacts) -> Refusal | None:
     """The first thing that has changed since the plan, None where all is as planned."""
-    replan = f"run `epyc-vllm enable {plan.name}` to plan it anew"
-    missing = set(instance.cpus) - set(facts.allowed_cpus)
+    replan = _replan(plan)
     if instance.port in facts.listening_ports:
         return Refusal(
             "port-busy",
@@ -20,13 +19,20 @@ def preflight(plan: EndpointPlan, instance: Instance, facts: HostFacts) -> Refus
             f"see `ss -ltnp 'sport = :{instance.port}'` and stop it, or give the endpoint "
             "another port",
         )
+    return moved(plan, instance, facts) or _memory(instance, facts, replan) or _files(plan, replan)
+
+
+def moved(plan: EndpointPlan, instance: Instance, facts: HostFacts) -> Refusal | None:
+    """What the instance is pinned to is gone, or elsewhere: None where it is as planned."""
+    missing = set(instance.cpus) - set(facts.allowed_cpus)
     if missing:
-        return Refusal(
-            "cpus-gone", f"CPUs {cpulist.format(missing)} of the plan are not usable now", replan
-        )
-    return (
-        _nodes(instance, facts, replan) or _memory(instance, facts, replan) or _files(plan, replan)
-    )
+        message = f"CPUs {cpulist.format(missing)} of the plan are not usable now"
+        return Refusal("cpus-gone", message, _replan(plan))
+    return _nodes(instance, facts, _replan(plan))
+
+
+def _replan(plan: EndpointPlan) -> str:
+    return f"run `epyc-vllm enable {plan.name}` to plan it anew"
 
 
 def container_preflight(plan: EndpointPlan, instance: Instance) -> Refusal | None:

@@ -374,6 +374,36 @@ def test_drift_is_restored(box: Host, systemd: FakeSystemd, file: str, how: str)
     assert box.apply(systemd)["a"].action is Action.NONE
 
 
+def test_a_port_that_was_taken_is_changed_unless_the_file_says_it(
+    box: Host, systemd: FakeSystemd
+) -> None:
+    box.write("a", sockets=[0], cores=2)
+    box.write("b", sockets=[0], cores=2, port=9000)
+    box.apply(systemd)
+    for name in ("a", "b"):
+        systemd.end(f"epyc-vllm-{name}-s0.service")  # its start was refused for the port
+    listen(box, 8000, 9000)
+    done = box.apply(systemd)
+    assert (done["a"].action, done["a"].started) == (Action.CHANGE, ("epyc-vllm-a-s0.service",))
+    assert "--port 8001" in box.unit("a-s0.service").read_text()
+    assert codes(done) == {"b": "port-busy"}
+
+
+def test_a_running_instances_own_port_is_kept(box: Host, systemd: FakeSystemd) -> None:
+    box.write("a", sockets=[0], cores=2)
+    box.apply(systemd)
+    listen(box, 8000)
+    assert box.apply(systemd)["a"].action is Action.NONE
+
+
+def listen(box: Host, *ports: int) -> None:
+    """Programs that listen on `ports`, as the kernel lists them."""
+    lines = [f"{n}: 0100007F:{port:04X} 00000000:0000 0A 0:0" for n, port in enumerate(ports)]
+    path = box.paths.proc / "net/tcp"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(["sl local_address rem_address st", *lines]) + "\n")
+
+
 def test_a_plan_that_cannot_be_read_is_made_anew(box: Host, systemd: FakeSystemd) -> None:
     box.write("a", sockets=[0])
     box.apply(systemd)
