@@ -5,6 +5,7 @@ reading (ValueError) and not where it is used.
 """
 
 import dataclasses
+import functools
 import types
 import typing
 from enum import Enum
@@ -81,8 +82,13 @@ def _read_items(arguments: tuple[Any, ...], plain: Any, where: str) -> list[Any]
     return [_read(k, item, where) for k, item in zip(arguments, plain, strict=True)]
 
 
+@functools.cache
+def _hints(kind: type) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
+
+
 def _read_dataclass(kind: type, plain: Any, where: str) -> Any:
-    hints = typing.get_type_hints(kind)
+    hints = _hints(kind)
     values = dict(_mapping(plain, where))
     arguments = {}
     for field in dataclasses.fields(kind):

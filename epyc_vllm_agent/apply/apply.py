@@ -77,6 +77,7 @@ def apply(
         )
 
     with locked(paths, wait):
+        converge.sweep_all(paths)
         survey, now = _look(paths, systemd)
         removed = [
             _removed(paths, i.removal, systemd) for i in intents.removals(survey, now) if i.removal

@@ -230,8 +230,8 @@ def disable(
 
 def sweep_all(paths: Paths) -> None:
     """Removes what a killed run staged."""
-    folders = (paths.endpoints, paths.plans, paths.units, paths.quadlets, paths.run, paths.reports)
-    sweep(folders)
+    ours = (paths.endpoints, paths.state, paths.plans, paths.run, paths.reports)
+    sweep((*ours, paths.units, paths.quadlets))
 
 
 def _reload(doing: Sequence[_Doing], systemd: Systemd, changed: bool) -> None:
