@@ -20,6 +20,7 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
 _KNOWN = {
     *("$schema", "title", "description", "type", "properties", "required"),
     *("additionalProperties", "items", "enum", "const", "pattern", "minimum", "minLength"),
+    *("anyOf", "default", "maximum", "minItems", "patternProperties", "uniqueItems"),
 }
 
 
@@ -34,15 +35,20 @@ def faults(value: Any, schema: Mapping[str, Any], where: str = "$") -> Iterator[
         yield f"{where}: {value!r} is none of {schema['enum']}"
     if "const" in schema and not _same(value, schema["const"]):
         yield f"{where}: {value!r} is not {schema['const']!r}"
+    options = schema.get("anyOf")
+    if options and all(any(faults(value, option, where)) for option in options):
+        yield f"{where}: {value!r} is none of {options}"
     if isinstance(value, str):
         yield from _text(value, schema, where)
     elif isinstance(value, dict):
         yield from _object(value, schema, where)
     elif isinstance(value, list):
-        for index, item in enumerate(value):
-            yield from faults(item, schema.get("items", {}), f"{where}[{index}]")
-    elif isinstance(value, (int, float)) and value < schema.get("minimum", value):
-        yield f"{where}: {value} is below {schema['minimum']}"
+        yield from _array(value, schema, where)
+    elif isinstance(value, (int, float)):
+        if value < schema.get("minimum", value):
+            yield f"{where}: {value} is below {schema['minimum']}"
+        if value > schema.get("maximum", value):
+            yield f"{where}: {value} is above {schema['maximum']}"
 
 
 def _is_of(value: Any, kinds: str | list[str]) -> bool:
@@ -54,6 +60,15 @@ def _is_of(value: Any, kinds: str | list[str]) -> bool:
 
 def _same(value: Any, option: Any) -> bool:
     return type(value) is type(option) and bool(value == option)
+
+
+def _array(value: list[Any], schema: Mapping[str, Any], where: str) -> Iterator[str]:
+    if len(value) < schema.get("minItems", 0):
+        yield f"{where}: has fewer than {schema['minItems']} items"
+    if schema.get("uniqueItems") and any(item in value[:n] for n, item in enumerate(value)):
+        yield f"{where}: has an item twice"
+    for index, item in enumerate(value):
+        yield from faults(item, schema.get("items", {}), f"{where}[{index}]")
 
 
 def _text(value: str, schema: Mapping[str, Any], where: str) -> Iterator[str]:
@@ -68,8 +83,11 @@ def _object(value: dict[str, Any], schema: Mapping[str, Any], where: str) -> Ite
     for name in schema.get("required", ()):
         if name not in value:
             yield f"{where}: {name} is missing"
+    patterns = schema.get("patternProperties", {})
     for name, item in value.items():
-        if name in properties:
-            yield from faults(item, properties[name], f"{where}.{name}")
-        elif schema.get("additionalProperties") is False:
+        kinds = [kind for pattern, kind in patterns.items() if re.search(pattern, name)]
+        kinds += [properties[name]] if name in properties else []
+        for kind in kinds:
+            yield from faults(item, kind, f"{where}.{name}")
+        if not kinds and schema.get("additionalProperties") is False:
             yield f"{where}: {name} is not known"

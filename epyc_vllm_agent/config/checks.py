@@ -39,6 +39,7 @@ _REFUSED_CATEGORIES = frozenset({"Cc", "Cs"})
 
 
 _PLAIN = r"^[^\x00-\x1f\x7f-\x9f]+$"  # in a schema: no control characters
+_NAME = r"^[^-\x00-\x1f\x7f-\x9f][^\x00-\x1f\x7f-\x9f]*$"
 
 
 @_rule("text", type="string", pattern=_PLAIN)
@@ -71,7 +72,7 @@ def model(value: object) -> str:
     return path(found) if found.startswith("/") else found
 
 
-@_rule('text that does not begin with "-"', type="string", pattern=r"^[^-\x00-\x1f\x7f-\x9f]")
+@_rule('text that does not begin with "-"', type="string", pattern=_NAME)
 def name(value: object) -> str:
     """Text that stands behind an option: with a "-" in front it would be taken for one itself."""
     found = text(value)

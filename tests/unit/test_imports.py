@@ -34,6 +34,7 @@ PURE = (
     "paths.py",
     "recipe.py",
     "config/checks.py",
+    "config/schema.py",
     "config/settings.py",
     "config/toml_text.py",
     "plan",
