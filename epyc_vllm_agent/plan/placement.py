@@ -217,7 +217,9 @@ def _cores_by_node(facts: HostFacts, socket: Socket) -> tuple[NodeCores, ...]:
     found = []
     for node_id in socket.nodes:
         shares = (
-            replace(core, cpus=tuple(cpu for cpu in core.cpus if cpu in allowed))
+            core
+            if allowed.issuperset(core.cpus)
+            else replace(core, cpus=tuple(cpu for cpu in core.cpus if cpu in allowed))
             for core in socket.cores
             if core.node == node_id
         )

@@ -7,6 +7,7 @@ of ours has the ":" prefix, which turns variable substitution off.
 import re
 
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+", re.ASCII)
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def word(value: str) -> str:
@@ -26,6 +27,6 @@ def line(value: str) -> str:
 
     A backslash at the end would join the next line to it: a blank, which systemd strips, stops it.
     """
-    if any(ord(character) < 32 or ord(character) == 127 for character in value):
+    if _CONTROL.search(value):
         raise ValueError(f"control character in a unit value: {value!r}")
     return value.replace("%", "%%") + (" " if value.endswith("\\") else "")

@@ -441,3 +441,33 @@ def test_the_worst_ends_the_run() -> None:
     ]
     for codes_given, is_check, wanted in rows:
         assert worst([one(code) for code in codes_given], is_check) is wanted
+
+
+def test_answers_and_differences(box: Host, systemd: FakeSystemd) -> None:
+    box.write("a", sockets=[0], cores=2)
+    box.write("bad", cores=99)
+    box.apply(systemd)
+    box.write("a", sockets=[0], cores=2, max_model_len=2048)
+    box.write("new", sockets=[1], cores=2)
+    checked = list(box.check(systemd).values())
+    answer = report.plain(checked, is_check=True, with_diff=True)
+    assert (answer["check"], answer["changed"]) == (True, True)
+    by_name = {one["name"]: one for one in answer["endpoints"]}
+    assert {name: one["action"] for name, one in by_name.items()} == {
+        "a": "change",
+        "bad": "error",
+        "new": "create",
+    }
+    assert by_name["bad"]["error"]["exit_code"] == 3
+    assert by_name["a"]["pending"] == ["epyc-vllm-a-s0.service"]
+    unit = f"/etc/systemd/system/{box.unit('a-s0.service').name}"
+    assert {"path": unit, "action": "change"} in by_name["a"]["files"]
+    for line in (f"--- {unit}\n+++ {unit}\n", "\n-ExecStart=", "\n+ExecStart=", "2048"):
+        assert line in by_name["a"]["diff"]
+    assert "--- /dev/null\n+++ /etc/systemd/system/epyc-vllm-new.target\n" in by_name["new"]["diff"]
+    assert report.diff(checked) == "".join(one["diff"] for one in by_name.values())
+    told = report.text(checked, is_check=True)
+    assert "change   a: 2 files\n" in told
+    assert "pending  a: epyc-vllm-a-s0.service with the next start" in told
+    assert "error    bad: socket 0 has" in told
+    assert "create   new: 3 files, start epyc-vllm-new-s1.service" in told

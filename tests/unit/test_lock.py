@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from threading import Event, Thread
 
 import pytest
 
@@ -54,3 +55,24 @@ def test_programs_that_are_started_do_not_inherit_it(tmp_path: Path) -> None:
         ]
         assert held
         assert not any(os.get_inheritable(descriptor) for descriptor in held)
+
+
+def test_a_run_that_may_wait_says_so_and_waits(tmp_path: Path) -> None:
+    paths, said, order = Paths(tmp_path), Event(), list[str]()
+
+    def tell(message: str) -> None:
+        order.append(message)
+        said.set()
+
+    def second() -> None:
+        with locked(paths, tell):
+            order.append("second")
+
+    waiting = Thread(target=second)
+    with locked(paths):
+        waiting.start()
+        assert said.wait(60)
+        order.append("first")
+    waiting.join(60)
+    assert order[1:] == ["first", "second"]
+    assert f"(process {os.getpid()})" in order[0]
