@@ -13,10 +13,12 @@ from epyc_vllm_agent.apply import begun
 from epyc_vllm_agent.apply.bring_up import bring_up
 from epyc_vllm_agent.config.request import wanted
 from epyc_vllm_agent.units.names import UnitFile
+from epyc_vllm_agent.units.render import render
 from epyc_vllm_agent.watch.drift import behind
 from tests.applying import Host, host, telling
-from tests.hosts import HOSTS
+from tests.hosts import HOSTS, facts_of
 from tests.killing import Counter, StoredSystemd, in_child, put_back, save
+from tests.plans import plan
 
 pytestmark = pytest.mark.forks
 
@@ -47,7 +49,10 @@ def end_of(box: Host, file: Path) -> End:
 @pytest.fixture
 def box(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)  # root would ask `test` as vLLM's user
+    import httpx  # noqa: F401 - once here, and not in every child
+
     small = replace(HOSTS["genoa-2s-nps1"], cores_per_socket=6, threads=1)  # read many times
+    render(plan(facts_of(small)))  # compiles the templates, likewise
     return host(tmp_path / "root", small)
 
 
