@@ -25,6 +25,8 @@ READERS: dict[str, Callable[[str], Any]] = {
     "detect.schema.json": json.loads,
     "doctor.json": lambda text: limits_of(text, read_data("quadlet.json")),
     "doctor.schema.json": json.loads,
+    "endpoint.schema.json": json.loads,
+    "epyc-vllm.schema.json": json.loads,
     "epyc.json": Recipe.from_json,
     "failures.json": Signatures.from_json,
     "gates.json": GateTexts.from_json,

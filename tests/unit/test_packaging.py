@@ -35,12 +35,13 @@ def test_the_private_copy_is_pinned_and_new_enough() -> None:
 def test_no_maintainer_script_knows_an_endpoint_or_their_target() -> None:
     """A restart of the target at an upgrade would restart every endpoint."""
     rules = (DEBIAN / "rules").read_text()
-    (line,) = re.findall(r"^\tdh_installsystemd (.*)$", rules, re.MULTILINE)
-    options = [word for word in line.split() if word.startswith("-")]
-    units = [word for word in line.split() if not word.startswith("-")]
-    assert options == ["--no-enable"]
-    assert "epyc-vllm.target" not in units
-    assert all((ROOT / "systemd" / unit).is_file() for unit in units)
+    lines = re.findall(r"^\tdh_installsystemd (.*)$", rules, re.MULTILINE)
+    assert [line.split() for line in lines] == [
+        ["--no-enable", "epyc-vllm-watchdog.service"],
+        ["epyc-vllm-apply.path"],
+    ]
+    for line in lines:
+        assert (ROOT / "systemd" / line.split()[-1]).is_file()
     for script in DEBIAN.glob("epyc-vllm.p*"):
         assert "systemctl" not in script.read_text()
 
