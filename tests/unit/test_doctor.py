@@ -19,6 +19,7 @@ from epyc_vllm_agent.plan.platform import predict
 from epyc_vllm_agent.plan.values import Stack
 from epyc_vllm_agent.report import answer
 from epyc_vllm_agent.report import doctor as report
+from epyc_vllm_agent.watch.drift import Drift
 from tests.hosts import DATA, HOSTS, HostDescription, build, facts_of
 from tests.jsonschema import faults
 from tests.plans import LAUNCH, STACKS, STOCK, ZEN, endpoint, shipped_for
@@ -140,6 +141,7 @@ BROKEN_DOCKER = replace(DOCKER, fault="its daemon does not run", fix="systemctl 
         (seen(cache=replace(CACHE, free_bytes=10**9)), "cache-full", W),
         (seen(token=Token("/t", "No such file or directory", False)), "token-unreadable", E),
         (seen(token=Token("/t", None, True)), "token-public", W),
+        (seen(drift=(Drift("a", "unit-changed", "its unit was edited"),)), "unit-changed", W),
         (seen(config=Config((), (Fault("a", "a.toml: unknown key 'x'"),))), "config-invalid", E),
         (seen(config=Config((endpoint(env={"TORCHINDUCTOR_FREEZING": "1"}),), ())),
          "freezing-alone", E),

@@ -12,6 +12,7 @@ from epyc_vllm_agent.plan.values import EndpointPlan
 from epyc_vllm_agent.report import drawing, host, plain, state, text
 from epyc_vllm_agent.report.state import EndpointState, InstanceState
 from epyc_vllm_agent.units.render import render
+from epyc_vllm_agent.watch.drift import Drift
 from tests.hosts import GENERATIONS, HOSTS, facts_of
 from tests.httpserver import Server
 from tests.plans import NO_CHAT, endpoint, model_facts, plan
@@ -223,4 +224,7 @@ def test_status_as_text() -> None:
     ]  # fmt: skip
     assert first.split() == ["a", "a-s0", "failed", "-", "8000", "0", "no", "-"]
     assert second.split()[1] == "b"
+    drift = Drift("a", "unit-changed", "its unit was edited", "epyc-vllm apply")
+    told = state.text([replace(endpoint_state, drift=(drift,))]).splitlines()
+    assert told[3:] == ["drift    a: its unit was edited (epyc-vllm apply)"]
     assert "no endpoints" in state.text([])
