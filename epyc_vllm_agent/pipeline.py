@@ -2,12 +2,12 @@
 
 import os
 import sys
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from epyc_vllm_agent.changes.installed import Stored, read_stored, stored_plans
+from epyc_vllm_agent.changes.installed import Stored, read_stored
 from epyc_vllm_agent.config.config import Config, EndpointConfig, load
 from epyc_vllm_agent.data import read_data
 from epyc_vllm_agent.doors import environment
@@ -330,12 +330,6 @@ def make_plan(survey: Survey, resolved: Resolved) -> EndpointPlan:
         resolved.load,
         survey.foreign_ports,
     )
-
-
-def plans_of(paths: Paths, names: Sequence[str]) -> tuple[EndpointPlan, ...]:
-    """The stored plans of `names`; all of them where none is named."""
-    plans = stored_plans(paths)
-    return tuple(plan for plan in plans if not names or plan.name in names)
 
 
 def _own_token(config: Config) -> str | None:

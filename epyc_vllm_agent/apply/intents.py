@@ -16,7 +16,7 @@ from epyc_vllm_agent.changes.changes import (
     work,
 )
 from epyc_vllm_agent.changes.installed import Installed, all_made
-from epyc_vllm_agent.config import layers, settings
+from epyc_vllm_agent.config import settings
 from epyc_vllm_agent.config.config import EndpointConfig
 from epyc_vllm_agent.doors.systemd import Listed, Systemd
 from epyc_vllm_agent.errors import ActionFailed, AgentError, ConfigError
@@ -190,7 +190,8 @@ def _state(
 def _gone(survey: Survey, made: Collection[str]) -> list[str]:
     """Endpoints whose files are gone, or masked. Raises ConfigError where all files are: a folder
     that is not mounted must not take every endpoint down."""
-    kept = {*layers.names(survey.paths), *(fault.endpoint for fault in survey.config.faults)}
+    config = survey.config
+    kept = {*(one.name for one in config.endpoints), *(fault.endpoint for fault in config.faults)}
     gone = [name for name in made if name not in kept]
     if gone and not survey.paths.endpoints.is_dir():
         raise ConfigError(
