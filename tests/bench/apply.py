@@ -12,6 +12,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from epyc_vllm_agent.apply import apply as whole
 from epyc_vllm_agent.apply.apply import Action
@@ -20,6 +21,9 @@ from epyc_vllm_agent.doors.systemd import DBusSystemd
 from epyc_vllm_agent.paths import Paths
 from tests.applying import Host, host, telling
 from tests.hosts import HOSTS
+
+if TYPE_CHECKING:
+    from tests.guest.boot import Guest
 
 COUNTS = (8, 16, 32, 64)
 LIMITS = {"from nothing": 5.0, "nothing to do": 1.0, "one changed": 1.5}
@@ -32,22 +36,28 @@ def main() -> None:
     """Boots the host, and measures there."""
     from tests.guest import parts, project
     from tests.guest.boot import Guest
-    from tests.guest.environment import REPOSITORY
 
     guest = Guest(f"bench-{os.getpid()}", parts.binds())
     guest.up(owner=os.getpid())
     try:
         project.install(guest)
-        guest.sh("systemctl disable --now --quiet epyc-vllm-apply.path")
-        guest.sh("mkdir -p /srv/code/tests/bench /srv/code/data")
-        for name in ("__init__", "applying", "fakes", "hosts", "plans", "bench/apply"):
-            guest.copy(REPOSITORY / f"tests/{name}.py", f"/srv/code/tests/{name}.py")
-        for path in (REPOSITORY / "data").glob("*.json"):
-            guest.copy(path, f"/srv/code/data/{path.name}")
-        code = guest.call(["sh", "-c", f"cd /srv/code && {PYTHON} -m tests.bench.apply inside"])
+        code = guest.call(prepared(guest))
     finally:
         guest.down()
     raise SystemExit(code)
+
+
+def prepared(guest: "Guest") -> list[str]:
+    """Brings what measures into the host; the command that does it there."""
+    from tests.guest.environment import REPOSITORY
+
+    guest.sh("systemctl disable --now --quiet epyc-vllm-apply.path")
+    guest.sh("mkdir -p /srv/code/tests/bench /srv/code/data")
+    for name in ("__init__", "applying", "fakes", "hosts", "plans", "bench/apply"):
+        guest.copy(REPOSITORY / f"tests/{name}.py", f"/srv/code/tests/{name}.py")
+    for path in (REPOSITORY / "data").glob("*.json"):
+        guest.copy(path, f"/srv/code/data/{path.name}")
+    return ["sh", "-c", f"cd /srv/code && {PYTHON} -m tests.bench.apply inside"]
 
 
 def inside() -> None:
