@@ -125,7 +125,7 @@ def test_an_upgrade_loses_no_token(host: Guest) -> None:
     host.sh(f"sed -i '1i # by hand' {ENDPOINT}")
     endpoint, before = host.read(ENDPOINT), invocation(host)
     watched = host.sh(f"systemctl show --property=MainPID {WATCHDOG}")
-    host.write("/run/vllm-standin.json", '{"token_seconds": 0.03}')
+    host.write("/run/vllm-standin.json", '{"token_seconds": 0.02}')
     client = host.popen(["python3", "-c", CLIENT])
     time.sleep(1)
     said = apt(host, "install", f"epyc-vllm={build.NEWER}")

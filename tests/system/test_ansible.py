@@ -9,7 +9,7 @@ import pytest
 
 from tests.guest import parts, sshd
 from tests.guest.boot import Guest
-from tests.system.conftest import EpycVllm
+from tests.system.conftest import EpycVllm, Standin
 
 pytestmark = pytest.mark.timeout(1200)
 
@@ -60,6 +60,7 @@ def play(
             *(f"{WORK}/site.yml", "-e", f"@{WORK}/variables.json", *options),
         ],
         environment={
+            "LC_ALL": "C.UTF-8",  # it refuses any other encoding
             "PYTHONPATH": str(parts.ANSIBLE),
             "ANSIBLE_ROLES_PATH": str(parts.ROLES),
             "ANSIBLE_HOST_KEY_CHECKING": "false",
@@ -116,7 +117,9 @@ def test_a_file_of_somebody_elses_stays(fleet: Guest, epyc_vllm: EpycVllm) -> No
     assert serving(epyc_vllm, "own")
 
 
-def test_values_arrive_as_they_were_given(fleet: Guest, epyc_vllm: EpycVllm) -> None:
+def test_values_arrive_as_they_were_given(
+    fleet: Guest, epyc_vllm: EpycVllm, standin: Standin
+) -> None:
     given = CHAT | {
         "throughput": False,
         "vllm_args": ["--odd", "a b"],
@@ -126,7 +129,7 @@ def test_values_arrive_as_they_were_given(fleet: Guest, epyc_vllm: EpycVllm) -> 
     assert changed(play(fleet, [given]))
     shown = json.loads(epyc_vllm("plan", "chat", "--json").stdout)
     assert shown["instances"][0]["socket"] == 0
-    record = json.loads(fleet.sh("cat /var/cache/epyc-vllm/chat-s0/*/standin.json"))
+    record = standin.record("chat-s0")
     assert record["argv"][-2:] == ["--odd", "a b"]
     assert (record["environ"]["FIRST"], record["environ"]["SECOND"]) == ("1", "two words")
 
