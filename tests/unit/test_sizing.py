@@ -117,6 +117,14 @@ def test_float32_takes_twice_as_much_but_for_quantised_weights() -> None:
     assert quantised.weight_bytes == 16_381_470_720 + 4 * 151936 * 4096
 
 
+def test_a_large_mixture_of_experts_is_not_under_what_was_measured_nor_far_over() -> None:
+    model = model_facts(
+        weight_bytes=int(2.53 * GIB), expert_bytes=int(2.25 * GIB), vocab_size=448, hidden_size=1024
+    )
+    required = sized(model=model, kv_gib=1).fit.required_bytes / GIB
+    assert 9.69 <= required <= 1.25 * 9.69 + 1
+
+
 def test_experts_are_kept_several_times_on_zentorch_alone() -> None:
     model = model_facts(expert_bytes=10 * GIB)
     copies = FIGURES.runtime.zentorch_expert_copies
