@@ -99,7 +99,8 @@ def survey(paths: Paths, far: str | None = None) -> Survey:
 def hub(survey: Survey, registry: Callable[[], Registry] = shipped_registry) -> Hub:
     """The model hub as configured; HF_TOKEN of the caller wins over the token file."""
     cache = survey.paths.models
-    if not os.access(cache, os.W_OK):  # `plan` by an ordinary user describes in a cache of his own
+    is_plan_only = survey.is_elsewhere or os.geteuid() != 0
+    if is_plan_only and not os.access(cache, os.W_OK):  # it describes in the user's own cache
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "epyc-vllm")
     return Hub(
         cache,

@@ -152,7 +152,9 @@ def _disk(error: BaseException) -> AgentError | None:
         return ActionFailed(
             "cache-unwritable",
             f"the model cache cannot be written ({error.strerror})",
-            "run as root, or give the cache to the user who runs this",
+            "make its file system writable"
+            if error.errno == errno.EROFS
+            else "run as root, or give the cache to the user who runs this",
         )
     if "Consistency check failed" in str(error):
         return cut_off("the hub")

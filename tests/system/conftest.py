@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
 
@@ -17,7 +18,14 @@ EpycVllm = Callable[..., CompletedProcess[str]]
 CONTROL = "/run/vllm-standin.json"
 # The guest's own file systems are overlays, over which docker's storage has to be a plain one; and
 # where the cpuset controller sits on the outer machine's v1, its v2 tree has nothing to limit with.
-DOCKER = '{"storage-driver": "vfs", "iptables": false, "bridge": "none"}\n'
+RUNC = "/usr/local/bin/runc-with-cpuinfo"
+DOCKER = {
+    "storage-driver": "vfs",
+    "iptables": False,
+    "bridge": "none",
+    "runtimes": {"with-cpuinfo": {"path": RUNC}},
+    "default-runtime": "with-cpuinfo",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +90,8 @@ def standin(guest: Guest) -> Standin:
 @pytest.fixture
 def docker(guest: Guest) -> Iterator[str]:
     """docker's daemon, started in the guest."""
-    guest.write("/etc/docker/daemon.json", DOCKER)
+    guest.copy(Path(rootfs.__file__).with_name("runc-with-cpuinfo"), RUNC)
+    guest.write("/etc/docker/daemon.json", json.dumps(DOCKER))
     guest.sh("systemctl unmask docker.service docker.socket containerd.service")
     guest.sh("systemctl start docker.service", timeout=300)
     yield "docker"

@@ -123,7 +123,7 @@ class TestADiskThatTakesNothing:
     @pytest.mark.parametrize(
         ("place", "fault", "reason"),
         [
-            (MODELS, FULL, "No space left|not fit|free"),
+            (MODELS, FULL, "disk ran full|does not fit|is free"),
             (MODELS, READ_ONLY, "Read-only file system|cannot be written"),
             (CACHE, FULL, "MiB left, 64 MiB are needed"),
             (CACHE, READ_ONLY, "cannot be written below .* .Read-only file system"),

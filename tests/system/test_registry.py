@@ -57,7 +57,7 @@ def push(guest: Guest, archive_name: str) -> str:
     headers = guest.sh(
         f"curl -sfI -H '{accept}' http://localhost:{PORT}/v2/vllm/standin/manifests/1"
     )
-    (digest,) = re.findall(r"sha256:[0-9a-f]{64}", headers)
+    (digest,) = set(re.findall(r"sha256:[0-9a-f]{64}", headers))
     return str(digest)
 
 
