@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from epyc_vllm_agent import cpulist
@@ -162,6 +162,7 @@ TEXTS = st.text(st.characters(exclude_categories=("Cc", "Cs")), min_size=1, max_
 @given(word=TEXTS, value=TEXTS)
 def test_every_word_arrives_as_it_was_meant(word: str, value: str) -> None:
     """Two readings: the generator's, and systemd's of "$" and "%" in the service it makes."""
+    assume(not word.startswith("-"))  # it may be an option that the plan sets, which is refused
     config = endpoint(vllm_args=["--odd", word], env={"ODD": value})
     made = plan(facts_of(HOSTS["genoa-1s"]), config, launch=launch("5.4.2", ZENTORCH_IMAGE))
     (unit,) = quadlets(made)
