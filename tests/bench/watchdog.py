@@ -1,17 +1,16 @@
 """What the watchdog costs: CPU for each look, 64 instances every 5 seconds, memory, leaks.
 
-    python -m tests.bench.watchdog            prints figures, podman's own health check beside them
+    python -m tests.bench.watchdog            one look, in this process
+    python -m tests.bench.watchdog --guest    as root: the service itself with 64 units in a booted
+                                              host, and podman's own health check beside it
     python -m tests.bench.watchdog --leak N   N cycles on a clock of its own; figures as JSON
 
-The server is another process and answers as much text as vLLM's /metrics has. systemd is left out
-but for its answers: one list of units each second is added by `list_units` in the booted host.
+The server is another process and answers as much text as vLLM's /metrics has.
 """
 
 import argparse
 import json
 import os
-import resource
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -25,9 +24,10 @@ from pathlib import Path
 from epyc_vllm_agent.changes.installed import encode_plan
 from epyc_vllm_agent.doors.systemd import Listed, UnitState
 from epyc_vllm_agent.paths import Paths
-from epyc_vllm_agent.plan.values import EndpointPlan
 from epyc_vllm_agent.units.names import service_name
 from epyc_vllm_agent.watch.watchdog import Watchdog, in_thread
+from tests.guest import image, parts, project
+from tests.guest.boot import Guest
 from tests.hosts import HOSTS, facts_of
 from tests.plans import endpoint, plan
 
@@ -48,7 +48,8 @@ metrics = "".join(
                  "generation_tokens_total")
 )
 choice = '{"choices": [{"index": 0, "text": "", "message": {"content": ""}}]}'
-listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+port = int(sys.argv[1]) if sys.argv[1:] else 0
+listener = socket.create_server(("127.0.0.1", port), backlog=1024)
 print(listener.getsockname()[1], flush=True)
 def serve(peer):
     try:
@@ -60,7 +61,7 @@ def serve(peer):
         pass
     peer.close()
 while True:
-    serve(listener.accept()[0])
+    threading.Thread(target=serve, args=listener.accept()[:1], daemon=True).start()
 """
 
 
@@ -98,11 +99,8 @@ def serving() -> Iterator[int]:
 def host(folder: Path, port: int, instances: int) -> Paths:
     paths = Paths(folder)
     paths.plans.mkdir(parents=True)
-    first = plan(facts_of(HOSTS["genoa-1s"]), endpoint("e0"))
-    for number in range(instances):
-        made = replace(first.instances[0], name=f"e{number}-s0", port=port)
-        text = encode_plan(_named(first, f"e{number}", made))
-        (paths.plans / f"e{number}.json").write_text(text)
+    for name, text in plans(port, instances).items():
+        (paths.plans / name).write_text(text)
     # Processes are read as in life, from /proc of this machine.
     paths.proc.symlink_to("/proc")
     group = paths.at("/sys/fs/cgroup") / GROUP.lstrip("/")
@@ -111,8 +109,15 @@ def host(folder: Path, port: int, instances: int) -> Paths:
     return paths
 
 
-def _named(first: EndpointPlan, name: str, made: object) -> EndpointPlan:
-    return replace(first, name=name, instances=(made,))  # type: ignore[arg-type]
+def plans(port: int, instances: int) -> dict[str, str]:
+    """Plan files of that many endpoints, all on one port: name and text."""
+    first = plan(facts_of(HOSTS["genoa-1s"]), endpoint("e0"))
+    made = {}
+    for number in range(instances):
+        instance = replace(first.instances[0], name=f"e{number}-s0", port=port)
+        named = replace(first, name=f"e{number}", instances=(instance,))
+        made[f"{named.name}.json"] = encode_plan(named)
+    return made
 
 
 class Measured:
@@ -175,64 +180,104 @@ def leak(cycles: int) -> dict[str, int]:
         }
 
 
-def cost(instances: int, cycles: int) -> tuple[float, int]:
-    """CPU seconds for each look, and the memory of the process."""
+def cost(instances: int, cycles: int) -> float:
+    """CPU seconds for each look."""
     with serving() as port, tempfile.TemporaryDirectory(dir=MEMORY) as folder:
         measured = Measured(host(Path(folder), port, instances), instances, in_thread)
         measured.cycle()
         before, began = time.process_time(), measured.probes
         for _ in range(cycles):
             measured.cycle()
-        used = time.process_time() - before
-        return used / (measured.probes - began), resident()
+        return (time.process_time() - before) / (measured.probes - began)
 
 
-def podman_check() -> float | None:
-    """CPU seconds of one `podman healthcheck run`; None where podman or any image is missing."""
-    podman = shutil.which("podman")
-    if podman is None or os.geteuid() != 0:
-        return None
-    images = _said(podman, "image", "ls", "--quiet").split()
-    if not images:
-        return None
-    name = "epyc-vllm-bench"
-    _said(podman, "run", "--detach", "--replace", "--network=none", f"--name={name}",
-          "--health-cmd=true", "--health-interval=disable", images[0], "sleep", "600")  # fmt: skip
+class Booted:
+    """The service itself in a booted host: real units, D-Bus, and a server for all of them."""
+
+    PORT = 8000
+    UNIT = "epyc-vllm-watchdog.service"
+    SECONDS = 120
+    CHECKS = 20
+
+    def __init__(self, guest: Guest) -> None:
+        self.guest = guest
+        project.install(guest)
+
+    def watch(self, instances: int) -> tuple[float, int]:
+        """Share of a core that the watchdog takes, and its memory in bytes."""
+        self.guest.write("/root/server.py", SERVER)
+        self.guest.sh(f"systemd-run -q -u bench-server python3 /root/server.py {self.PORT}")
+        # A server has its engine and a worker.
+        service = "[Service]\nExecStart=/bin/sh -c 'sleep infinity & sleep infinity & wait'\n"
+        for name, text in plans(self.PORT, instances).items():
+            self.guest.write(f"/var/lib/epyc-vllm/plans/{name}", text)
+            unit = service_name(f"{name.removesuffix('.json')}-s0")
+            self.guest.write(f"/run/systemd/system/{unit}", service)
+        self.guest.sh("systemctl daemon-reload")
+        names = " ".join(service_name(f"e{number}-s0") for number in range(instances))
+        self.guest.sh(f"systemctl start {names}")
+        pid = self.guest.sh(f"systemctl show -P MainPID {self.UNIT}").strip()
+        wanted = f"{instances} of {instances} instances run"
+        while wanted not in self.guest.sh(f"systemctl show -P StatusText {self.UNIT}"):
+            time.sleep(1)
+        time.sleep(2 * INTERVAL)
+        before, began = self._cpu_seconds(pid), time.monotonic()
+        time.sleep(self.SECONDS)
+        share = (self._cpu_seconds(pid) - before) / (time.monotonic() - began)
+        status = self.guest.read(f"/proc/{pid}/status")
+        (kib,) = (line.split()[1] for line in status.splitlines() if line.startswith("VmRSS:"))
+        return share, int(kib) << 10
+
+    def _cpu_seconds(self, pid: str) -> float:
+        fields = self.guest.read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def podman_check(self) -> float:
+        """CPU seconds of one `podman healthcheck run` and what it waits for."""
+        archive = f"{parts.IMAGES}/standin.tar"
+        script = (
+            f"podman load -q -i {archive} >&2; podman run -d --name=bench --network=none "
+            f"--health-cmd=true --health-interval=disable {image.NAME} sleep 3600 >&2; "
+            f"time for n in $(seq {self.CHECKS}); do podman healthcheck run bench || exit; done"
+        )
+        command = ["bash", "-ec", f"TIMEFORMAT='%U %S'; {script}"]
+        done = self.guest.run(command, timeout=300)
+        user, system = done.stderr.splitlines()[-1].split()
+        return (float(user) + float(system)) / self.CHECKS
+
+
+def booted() -> list[str]:
+    guest = Guest(f"bench-watchdog-{os.getpid()}", parts.binds())
     try:
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        for _ in range(10):
-            _said(podman, "healthcheck", "run", name)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        guest.up(owner=os.getpid())
+        bench = Booted(guest)
+        share, memory = bench.watch(FOLDED)
+        check = bench.podman_check()
     finally:
-        _said(podman, "rm", "--force", "--time=0", name)
-    return (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) / 10
-
-
-def _said(*command: str) -> str:
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        guest.down()
+    look = share * INTERVAL / FOLDED
+    return [
+        f"the service, {FOLDED} instances every {INTERVAL} s: {share * 100:.2f} % of a core, "
+        f"{look * 1e3:.2f} ms CPU a look, {memory / 2**20:.1f} MiB of memory",
+        f"`podman healthcheck run` on the same host: {check * 1e3:.0f} ms CPU, "
+        f"{check / look:.0f} looks",
+    ]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--leak", type=int)
+    parser.add_argument("--guest", action="store_true")
     options = parser.parse_args()
     if options.leak:
         sys.stdout.write(json.dumps(leak(options.leak)) + "\n")
         return
-    each, memory = cost(FOLDED, 20)
-    share = each * FOLDED / INTERVAL
-    lines = [
-        f"one look (health, metrics, CPU time, verdict): {each * 1e3:.2f} ms CPU",
-        f"{FOLDED} instances every {INTERVAL} s: {share * 100:.2f} % of a core, "
-        f"{memory / 2**20:.0f} MiB of memory",
-    ]
-    podman = podman_check()
-    lines.append(
-        f"one `podman healthcheck run`: {podman * 1e3:.0f} ms CPU"
-        if podman
-        else "one `podman healthcheck run`: not measured (no podman with an image here)"
+    each = cost(FOLDED, 20)
+    sys.stdout.write(
+        f"one look (two probes, CPU time of the workers, verdict): {each * 1e3:.2f} ms CPU\n"
     )
-    sys.stdout.write("\n".join(lines) + "\n")
+    if options.guest:
+        sys.stdout.write("\n".join(booted()) + "\n")
 
 
 if __name__ == "__main__":

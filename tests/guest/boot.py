@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tests.guest import cgroups, cpuinfo, rootfs
@@ -72,6 +72,15 @@ class Guest:
         with contextlib.suppress(subprocess.TimeoutExpired):  # it may go down with the answer
             self._enter(["systemctl", "reboot"])
         self._await("reboot", lambda: self._boot_id() not in (None, before) and self._is_up())
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Halted meanwhile as a virtual machine is halted: nothing in it runs or answers."""
+        cgroups.freeze(self.name, True)
+        try:
+            yield
+        finally:
+            cgroups.freeze(self.name, False)
 
     def run(
         self,

@@ -1,4 +1,4 @@
-"""The guest's own cgroups on the outer machine: made, joined, killed, removed; runs nothing.
+"""The guest's own cgroups on the outer machine: joined, frozen, killed, removed; runs nothing.
 
 A guest's processes are all below one folder in each hierarchy, whatever becomes of the process
 that started them, so a leftover of a killed run can be found and ended. Handled: cgroup v2 alone,
@@ -78,6 +78,12 @@ def kill(name: str, patience_s: float = 20) -> None:
             with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
         time.sleep(0.05)
+
+
+def freeze(name: str, frozen: bool) -> None:
+    """Halts all of the guest's processes, or lets them go on (cgroup v2's freezer)."""
+    (file,) = (found for folder in folders(name) if (found := folder / "cgroup.freeze").exists())
+    file.write_text(f"{frozen:d}")
 
 
 def remove(name: str, part: str = "") -> None:
