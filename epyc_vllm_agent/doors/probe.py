@@ -2,18 +2,19 @@
 
 import contextlib
 import ipaddress
+import json
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from epyc_vllm_agent.facts.model import EndpointKind
 
 if TYPE_CHECKING:
     from httpx import HTTPTransport as Client
-    from httpx import Request, Response
+    from httpx import Request
 
 Judge = Callable[[dict[str, Any]], str | None]
 
@@ -61,14 +62,23 @@ def open_client() -> "Client":
     return httpx.HTTPTransport(trust_env=False, verify=False, limits=limits)
 
 
-def _ask(client: "Client", request: "Request") -> "Response":
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    status: int
+    content: bytes
+
+    @property
+    def text(self) -> str:
+        return self.content.decode(errors="replace")
+
+
+def _ask(client: "Client", request: "Request") -> _Answer:
     """One answer, read whole; raises httpx.HTTPError."""
     answer = client.handle_request(request)
-    try:
-        answer.read()
+    try:  # as it came: httpx's own reading undoes encodings that were not asked for
+        return _Answer(answer.status_code, b"".join(cast("Iterable[bytes]", answer.stream)))
     finally:
         answer.close()
-    return answer
 
 
 @lru_cache(maxsize=256)
@@ -117,7 +127,7 @@ def counters(url: str, client: "Client", timeout_seconds: float = 5.0) -> Counte
         answer = _ask(client, _get(f"{url}/metrics", timeout_seconds))
     except httpx.HTTPError:
         return None
-    return _counters(answer.content) if answer.status_code == 200 else None
+    return _counters(answer.content) if answer.status == 200 else None
 
 
 # The line break stands for "^", which would be tried at each of 60,000 characters.
@@ -208,13 +218,13 @@ def _judged(request: "Request", judge: Judge | None, client: "Client | None" = N
     return Probe(reason is None, refused, time.monotonic() - began, reason)
 
 
-def _reason(answer: Any, judge: Judge | None) -> str | None:
-    if answer.status_code != 200:
-        return f"HTTP {answer.status_code}: {_short(answer.text)}"
+def _reason(answer: _Answer, judge: Judge | None) -> str | None:
+    if answer.status != 200:
+        return f"HTTP {answer.status}: {_short(answer.text)}"
     if judge is None:
         return None
     try:
-        value = answer.json()
+        value = json.loads(answer.content)
     except (ValueError, RecursionError):  # the latter: brackets without end
         return f"the answer is not JSON: {_short(answer.text)}"
     if not isinstance(value, dict):

@@ -9,11 +9,14 @@ from pathlib import Path
 from epyc_vllm_agent import cpulist
 
 
-def read_text(path: Path, limit: int = -1) -> str | None:
-    """The file's text, at most its first `limit` bytes (one read of a /proc file)."""
+def read_text(path: Path | str, limit: int = -1) -> str | None:
+    """The file's text, at most its first `limit` bytes (one read of a /proc file).
+
+    A path may be text where many are read again and again: a Path costs as much as the reading.
+    """
     try:
         # Unbuffered: a host of 1024 CPUs has a thousand such files.
-        with path.open("rb", buffering=0) as file:
+        with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - of text as well
             return (file.read(limit) or b"").decode(errors="replace")
     except OSError:
         return None

@@ -30,10 +30,11 @@ def processes(paths: Paths, control_group: str) -> tuple[Process, ...]:
     """The processes of a control group ("/system.slice/x.service") and of those below it."""
     folder = _folder(paths, control_group)
     # os.walk passes over groups that vanish meanwhile: a container's do at its end.
-    groups = [Path(path) for path, _, _ in os.walk(folder)] if folder else []
-    words = [word for path in groups for word in (read_text(path / "cgroup.procs") or "").split()]
+    groups = [group for group, _, _ in os.walk(folder)] if folder else []
+    lists = [read_text(f"{group}/cgroup.procs") or "" for group in groups]
     proc = str(paths.proc)
-    return tuple(found for word in words if (found := _process(proc, word)))
+    pids = [pid for text in lists for pid in text.split()]
+    return tuple(found for pid in pids if (found := _process(proc, pid)))
 
 
 def oom_kills(paths: Paths, control_group: str) -> int | None:
@@ -65,7 +66,7 @@ def _folder(paths: Paths, control_group: str) -> Path | None:
 
 def _process(proc: str, pid: str) -> Process | None:
     """None where it is gone."""
-    text = read_text(Path(f"{proc}/{pid}/stat"))
+    text = read_text(f"{proc}/{pid}/stat")
     before, _, after = (text or "").rpartition(")")
     fields = after.split()
     if len(fields) < 22:
