@@ -1,4 +1,4 @@
-"""Runs in the emulated host at each boot: enables the endpoint, tells what runs, reboots once.
+"""Runs in the emulated host at each boot: enables, tells what runs, reboots once, sets the clock.
 
 What it sees goes as one line of JSON to the second serial port.
 """
@@ -13,6 +13,8 @@ from typing import Any
 ASKED = json.loads(Path("/etc/dual-socket.json").read_text())
 ENABLE = ("epyc-vllm", "enable", *ASKED["enable"], "--name", "tiny", "--yes")
 PLAN = Path("/var/lib/epyc-vllm/plans/tiny.json")
+REPORTS = Path("/var/lib/epyc-vllm/reports")
+WATCHDOG = "epyc-vllm-watchdog.service"
 BOOTS = Path("/var/lib/dual-socket-boots")
 
 
@@ -108,6 +110,27 @@ def observe(boot: int) -> dict[str, Any]:
     }
 
 
+def jump() -> dict[str, Any]:
+    """Sets the clock a day ahead and back again, each for longer than a verdict would take."""
+    dates = [time.time()]
+    for step in ("+1 day", "-1 day"):
+        run("date", "--set", step)
+        dates.append(time.time())
+        time.sleep(60)
+    show = ("systemctl", "show", "-P")
+    return {
+        "dates": dates,
+        "watchdog": [
+            run(*show, name, WATCHDOG).stdout.strip() for name in ("ActiveState", "StatusText")
+        ],
+        "states": [
+            run(*show, "ActiveState", f"epyc-vllm-{planned['name']}.service").stdout.strip()
+            for planned in json.loads(PLAN.read_text())["instances"]
+        ],
+        "reports": [path.name for path in REPORTS.iterdir()],
+    }
+
+
 def wait_for_jobs() -> None:
     """Until the boot's own start jobs have ended; this service is one of them no more."""
     for _ in range(3600):
@@ -127,6 +150,8 @@ def main() -> None:
     else:
         wait_for_jobs()
     told = {"enable_failed": failed, **observe(boot)}
+    if boot > 1:
+        told["jumped"] = jump()
     if failed or any(one["state"] != "active" for one in told["instances"]):
         log = run("journalctl", "--no-pager", "--lines=200", "--output=cat").stdout
         told["log"] = log[-20000:]

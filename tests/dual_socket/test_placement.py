@@ -123,3 +123,14 @@ def test_the_second_boot_is_one(host: Host) -> None:
     before = {one["invocation"] for one in first["instances"]}
     after = {one["invocation"] for one in second["instances"]}
     assert not before & after
+
+
+def test_a_clock_that_is_set_is_no_failure(host: Host) -> None:
+    """Tried here, because every other test host has the clock of this machine."""
+    told = host[1][1]["jumped"]
+    before, ahead, back = told["dates"]
+    assert ahead - before > 80_000  # seconds; a day less what the emulation takes
+    assert ahead - back > 80_000
+    assert told["watchdog"] == ["active", "2 of 2 instances run"]
+    assert told["states"] == ["active", "active"]
+    assert told["reports"] == []
