@@ -60,7 +60,7 @@ def apply(
     systemd = context.changing_systemd()
     options = Options(restart=restart, start=not no_start)
     if automatic:
-        applied = _automatic(context.paths, systemd, options)
+        applied = automatically(context.paths, systemd, options)
     elif check:
         applied = whole.check(context.paths, systemd, options)
     else:
@@ -74,7 +74,7 @@ def apply(
         raise NotConverged(code, applied)
 
 
-def _automatic(paths: Paths, systemd: Systemd, options: Options) -> tuple[Applied, ...]:
+def automatically(paths: Paths, systemd: Systemd, options: Options) -> tuple[Applied, ...]:
     """Again where files changed meanwhile: systemd starts no second run beside this one.
 
     `enable` and `disable` change files too: their runs are waited for, and what they left nothing

@@ -9,8 +9,10 @@ import pytest
 
 from epyc_vllm_agent.apply import begun
 from epyc_vllm_agent.apply.apply import Action, Applied, worst
+from epyc_vllm_agent.apply.intents import Options
 from epyc_vllm_agent.changes import running
 from epyc_vllm_agent.changes.installed import read_stored
+from epyc_vllm_agent.cli.apply import automatically
 from epyc_vllm_agent.errors import ConfigError, ExitCode
 from epyc_vllm_agent.report import apply as report
 from tests.applying import Host, host
@@ -471,3 +473,34 @@ def test_answers_and_differences(box: Host, systemd: FakeSystemd) -> None:
     assert "pending  a: epyc-vllm-a-s0.service with the next start" in told
     assert "error    bad: socket 0 has" in told
     assert "create   new: 3 files, start epyc-vllm-new-s1.service" in told
+
+
+def test_what_changes_while_it_is_applied_by_itself_is_applied_too(
+    box: Host, systemd: FakeSystemd
+) -> None:
+    box.write("a", sockets=[0], cores=2)
+
+    def drop_another(method: str, unit: str) -> None:
+        if (method, unit) == ("start", "epyc-vllm-a.target"):
+            box.write("b", sockets=[0], cores=2)
+
+    systemd.when = drop_another
+    automatically(box.paths, systemd, Options())
+    assert runs(systemd, "a-s0", "b-s0")
+
+
+def test_a_switch_keeps_it_from_being_applied_by_itself(box: Host, systemd: FakeSystemd) -> None:
+    text = box.paths.config_file.read_text()
+    box.paths.config_file.write_text(f"auto_apply = false\n{text}")
+    box.write("a")
+    assert automatically(box.paths, systemd, Options()) == ()
+    assert systemd.active() == set()
+
+
+def test_what_cannot_be_applied_is_told_and_not_tried_twice(
+    box: Host, systemd: FakeSystemd
+) -> None:
+    box.write("a", cores=99)
+    (one,) = automatically(box.paths, systemd, Options())
+    assert one.action is Action.ERROR
+    assert systemd.made("list_units") == [("list_units", "epyc-vllm-*")]
