@@ -67,7 +67,9 @@ def enable(host: Guest) -> str:
 
 def left(host: Guest) -> list[str]:
     """Files of the host, beside what is bound into it, that have our name."""
-    pruned = " -o ".join(f"-path {path}" for path in ("/proc", "/sys", "/srv", "/opt", "/var/log"))
+    pruned = " -o ".join(
+        f"-path {path}" for path in ("/proc", "/sys", "/srv", "/opt", "/mnt", "/var/log")
+    )
     return host.sh(f"find / \\( {pruned} \\) -prune -o -name '*epyc-vllm*' -print").split()
 
 
@@ -185,8 +187,7 @@ def test_a_removal_waits_for_nobody_who_changes_the_host(host: Guest) -> None:
 
 def test_a_purge_leaves_the_users_and_foreign_weights(host: Guest) -> None:
     host.sh(
-        "mkdir /mnt/weights && mv /var/lib/epyc-vllm/models/* /mnt/weights/ "
-        "&& rmdir /var/lib/epyc-vllm/models && ln -s /mnt/weights /var/lib/epyc-vllm/models"
+        "mv /var/lib/epyc-vllm/models /mnt/weights && ln -s /mnt/weights /var/lib/epyc-vllm/models"
     )
     apt(host, "purge", "epyc-vllm")
     assert left(host) == []
@@ -218,7 +219,7 @@ def test_autopkgtest(host: Guest) -> None:
     done = host.run(
         [
             *("autopkgtest", *packages, "--", "ssh", *where),
-            *("-o", "-o StrictHostKeyChecking=no", "--capability", "isolation-container"),
+            *("--options=-o StrictHostKeyChecking=no", "--capability=isolation-container"),
         ],
         check=False,
         timeout=800,
