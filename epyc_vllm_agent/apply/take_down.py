@@ -65,6 +65,8 @@ def withdraw(paths: Paths, systemd: Systemd) -> tuple[str, ...]:
         for unit in (ALL_TARGET, WATCHDOG):
             with contextlib.suppress(ActionFailed):  # it may be gone, or never have been enabled
                 systemd.disable(unit)
+        with contextlib.suppress(ActionFailed):  # else it stays active when its file is gone
+            systemd.stop(ALL_TARGET)
     return tuple(removed)
 
 

@@ -65,7 +65,7 @@ def digest(guest: Guest, name: str) -> str:
 def offered(epyc_vllm: EpycVllm) -> str | None:
     """What status says could be moved to; doctor says the same."""
     (shown,) = json.loads(epyc_vllm("status", "--json").stdout)["endpoints"]
-    found = json.loads(epyc_vllm("doctor", "--json").stdout)["findings"]
+    found = json.loads(epyc_vllm("doctor", "--json").stdout)["advisories"]
     told = [item["seen"] for item in found if item["code"] == "stack-outdated"]
     pinned: str | None = shown["upgrade"]
     assert bool(told) == (pinned is not None)

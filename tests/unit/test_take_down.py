@@ -156,6 +156,7 @@ def test_withdrawn_are_units_and_nothing_else(paths: Paths, systemd: FakeSystemd
         paths.units.mkdir(parents=True, exist_ok=True)
         (paths.units / unit).write_text("[Install]\nWantedBy=multi-user.target\n")
     enable(paths, systemd)
+    systemd.start(ALL_TARGET)
     (paths.plans / "broken.json").write_text("{")
     foreign = paths.units / "epyc-vllm-foreign.service"
     foreign.write_text("# Somebody's own\n")
