@@ -23,6 +23,18 @@ ARCHIVE = f"{parts.IMAGES}/standin.tar"
 GENERATOR = "/usr/lib/systemd/system-generators/podman-system-generator"
 
 
+# What tells of the controller: the root's file, and a hierarchy of v1 where the machine has one.
+WITHOUT_CPUSET = """
+sed 's/cpuset//' /sys/fs/cgroup/cgroup.controllers > /run/controllers
+mount --bind /run/controllers /sys/fs/cgroup/cgroup.controllers
+umount /run/cpuset-v1 2>/dev/null || true
+"""
+WITH_CPUSET = """
+umount /sys/fs/cgroup/cgroup.controllers
+[ ! -d /run/cpuset-v1 ] || mount -t cgroup -o cpuset cpuset /run/cpuset-v1
+"""
+
+
 @pytest.fixture(autouse=True)
 def _image(guest: Guest) -> None:
     guest.run(["podman", "load", "--quiet", "--input", ARCHIVE], timeout=300)
@@ -313,6 +325,20 @@ class TestRefused:
         log = guest.sh(f"journalctl -u {SERVICE} -o cat")
         assert "is not on this host any more" in log
         assert "run `epyc-vllm enable tiny-chat`" in log
+
+
+def test_without_the_cpuset_controller(guest: Guest, epyc_vllm: EpycVllm) -> None:
+    """It starts unpinned and says so: before the launch, after it, and in status."""
+    guest.sh(WITHOUT_CPUSET)
+    try:
+        said = enable(epyc_vllm, "--cores", "1")
+        shown = epyc_vllm("status").stdout
+    finally:
+        guest.sh(WITH_CPUSET)
+    assert "the cpuset controller is not there" in said
+    assert "--cpuset" not in guest.read(QUADLET)
+    assert "tiny-chat-s0 is not where the plan has it: it may use CPUs 0-1" in said
+    assert "it may use CPUs 0-1" in shown
 
 
 def text(value: object) -> str:
