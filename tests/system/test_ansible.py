@@ -11,7 +11,7 @@ from tests.guest import parts, sshd
 from tests.guest.boot import Guest
 from tests.system.conftest import EpycVllm, Standin
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = [pytest.mark.timeout(1200), pytest.mark.long]
 
 WORK = "/root/ansible"
 FOLDER = "/etc/epyc-vllm/endpoints.d"
