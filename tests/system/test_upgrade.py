@@ -103,6 +103,7 @@ class TestImage:
         assert epyc_vllm("verify", NAME).returncode == 0
         assert digest(guest, image.NEWER) in runs(guest)
 
+    @pytest.mark.long
     def test_one_that_does_not_start_is_taken_back(self, guest: Guest, epyc_vllm: EpycVllm) -> None:
         pin(guest, image.BROKEN)
         plan = guest.read(f"/var/lib/epyc-vllm/plans/{NAME}.json")
@@ -114,6 +115,7 @@ class TestImage:
         assert guest.read(f"/var/lib/epyc-vllm/plans/{NAME}.json") == plan
         assert offered(epyc_vllm) == image.BROKEN
 
+    @pytest.mark.long
     def test_what_cannot_be_had_or_is_not_accepted_stops_nothing(
         self, guest: Guest, epyc_vllm: EpycVllm
     ) -> None:
@@ -133,6 +135,7 @@ class TestImage:
         assert done.returncode == 0, done.stderr
         assert digest(guest, image.NEWER) in runs(guest)
 
+    @pytest.mark.long
     def test_an_archive_brings_it_to_a_host_without_a_way_out(
         self, guest: Guest, epyc_vllm: EpycVllm
     ) -> None:
@@ -144,6 +147,7 @@ class TestImage:
         assert done.returncode == 0, done.stderr
         assert wanted in runs(guest)
 
+    @pytest.mark.long
     def test_an_image_of_the_administrators_is_his(self, guest: Guest, epyc_vllm: EpycVllm) -> None:
         done = epyc_vllm("upgrade", NAME, "--yes", "--image", image.NEWER)
         assert done.returncode == 0, done.stderr
@@ -157,6 +161,7 @@ def _but_the_standins(guest: Guest) -> list[dict[str, Any]]:
     return [item for item in known if item["vllm"] != "0.32.0"]
 
 
+@pytest.mark.long
 def test_an_environment_moves_to_one_beside_it(guest: Guest, epyc_vllm: EpycVllm) -> None:
     ship(guest, "epyc.json", "environment.default_path", str(parts.STANDIN))
     enable(epyc_vllm, "--runtime", "host")
