@@ -129,8 +129,8 @@ def test_a_clock_that_is_set_is_no_failure(host: Host) -> None:
     """Tried here, because every other test host has the clock of this machine."""
     told = host[1][1]["jumped"]
     before, ahead, back = told["dates"]
-    assert ahead - before > 80_000  # seconds; a day less what the emulation takes
-    assert ahead - back > 80_000
+    assert ahead - before > 80_000  # seconds: a day
+    assert 0 < back - before < 80_000
     assert told["watchdog"] == ["active", "2 of 2 instances run"]
     assert told["states"] == ["active", "active"]
     assert told["reports"] == []
