@@ -47,6 +47,7 @@ MASKED = (
         "systemd-update-utmp.service",
         "sys-kernel-debug.mount",
     ),
+    "epyc-vllm-apply.path",  # it would look for changes in vain after enable's own
     *("sys-kernel-tracing.mount", "systemd-pcrextend.socket", "systemd-sysext.socket"),
 )
 UNIT = f"""\
