@@ -21,11 +21,12 @@ BACK = "the earlier files are back, and the endpoint runs as before"
 @pytest.fixture(autouse=True)
 def _data(guest: Guest) -> Iterator[None]:
     """The shipped facts as they are afterwards, and images to move between."""
-    guest.sh(f"cp -a {DATA} /run/shipped")
+    guest.sh(f"cp -a {DATA} /root/shipped")  # on the disk: one of the tests reboots
     for name in ("standin", "newer", "broken"):
         guest.run(["podman", "load", "-q", "-i", f"{parts.IMAGES}/{name}.tar"], timeout=300)
     yield
-    guest.sh(f"rm -rf {DATA} && mv /run/shipped {DATA}; rm -rf /srv/newer /srv/broken")
+    guest.sh(f"test -d /root/shipped && rm -rf {DATA} && mv /root/shipped {DATA}")
+    guest.sh("rm -rf /srv/newer /srv/broken")
 
 
 def ship(guest: Guest, name: str, change: str, value: Any) -> None:
