@@ -121,14 +121,14 @@ def test_faults_of_files_are_named_by_their_path_there(box: Guest, epyc_vllm: Ep
     done = epyc_vllm("doctor", "--host", BOX, "--json")
     assert done.returncode == 5
     (fault,) = json.loads(done.stdout)["errors"]
-    assert fault["seen"].startswith("/etc/epyc-vllm/endpoints.d/odd.toml: unknown key")
+    assert fault["seen"].startswith("/etc/epyc-vllm/endpoints.d/odd.toml:1: unknown key")
     box.write("/var/lib/epyc-vllm/plans/cut.json", "{")
     done = epyc_vllm("detect", "--host", BOX)
     assert done.returncode == 0
     assert "the stored plan /var/lib/epyc-vllm/plans/cut.json cannot be read" in done.stderr
     box.write("/etc/epyc-vllm/epyc-vllm.toml", "colour = 1\n")
     done = epyc_vllm("plan", "example/tiny-chat", "--host", BOX)
-    fails(done, 2, f"{BOX}: /etc/epyc-vllm/epyc-vllm.toml: unknown key")
+    fails(done, 2, f"{BOX}: /etc/epyc-vllm/epyc-vllm.toml:1: unknown key")
 
 
 def test_a_directory_over_there_cannot_be_planned(box: Guest, epyc_vllm: EpycVllm) -> None:
