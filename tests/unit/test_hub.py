@@ -287,7 +287,7 @@ def test_a_hub_that_misbehaves(
         hub.describe(MODEL)
     assert caught.value.code == code
     assert caught.value.hint
-    assert time.monotonic() - begin < 30  # the library itself tries for minutes
+    assert time.monotonic() - begin < 3
 
 
 def test_a_rate_limit_says_how_long_to_wait(hub: Hub, server: HubServer) -> None:
@@ -304,7 +304,7 @@ def test_a_description_takes_a_bounded_time(server: HubServer, tmp_path: Path, f
     with pytest.raises(ActionFailed) as caught:
         hasty.describe(MODEL)
     assert caught.value.code == "hub-timeout"
-    assert time.monotonic() - begin < 10
+    assert time.monotonic() - begin < 1
 
 
 def test_a_download_that_stalls_is_given_up(hub: Hub, server: HubServer) -> None:
