@@ -132,7 +132,7 @@ def test_a_good_start_has_no_sign_of_a_failure(up: Guest) -> None:
 )
 def test_killed(up: Guest, process: str, code: str) -> None:
     send(up, "KILL", process)
-    wait_failed(up)
+    assert wait_failed(up) < 150
     failed(up, "dead", code)
     comes_back(up)
 
@@ -150,7 +150,7 @@ def test_stopped_for_a_while_it_goes_on(up: Guest) -> None:
 def test_one_that_stands_still_with_a_request(up: Guest, process: str) -> None:
     ask(up)
     send(up, "STOP", process)
-    wait_failed(up)
+    assert wait_failed(up) < 240  # 120 and the stop
     report = failed(up, "hung", "hung")
     assert "requests run" in report["cause"]
     states = {p["name"]: p["state"] for p in report["evidence"]["seen"]["processes"]}
@@ -162,7 +162,7 @@ def test_one_that_stands_still_with_a_request(up: Guest, process: str) -> None:
 def test_one_that_stands_still_idle(up: Guest, process: str) -> None:
     time.sleep(10)
     send(up, "STOP", process)
-    wait_failed(up)
+    assert wait_failed(up) < 240
     failed(up, "hung", "hung")
     comes_back(up)
 
