@@ -5,6 +5,7 @@ vLLM binds a rank's memory strictly to one node and checks the KV space against 
 """
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -45,7 +46,15 @@ class RuntimeFigures:
     worker_bytes: int  # of each rank
     weight_share: float
     packed_table_bytes_per_element: int  # of vocabulary x hidden size, over all ranks
-    zentorch_expert_copies: int  # packed ones of every routed expert, beside the original
+    # Packed copies of every routed expert, beside the original; in float32 they grow with the
+    # threads: pairs of up to how many, and copies.
+    zentorch_expert_copies: float
+    zentorch_float32_expert_copies: tuple[tuple[int, float], ...]
+
+    def expert_copies(self, dtype: str, threads: int) -> float:
+        few = self.zentorch_float32_expert_copies if dtype == "float32" else ()
+        found = (copies for most, copies in few if threads <= most)
+        return next(found, self.zentorch_expert_copies)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +113,11 @@ def size(
     model = as_served(model, config)
     ranks = len(placement.by_node)
     weights = -(-(model.weight_bytes or 0) // ranks)
-    runtime = _runtime_bytes(model, weights, ranks, figures.runtime, stack)
+    runtime = _runtime_bytes(model, weights, ranks, figures.runtime)
+    if stack == ZENTORCH:
+        threads = max(len(share.cores) for share in placement.by_node) - figures.kept_cores_per_rank
+        copies = figures.runtime.expert_copies(config.dtype, threads)
+        runtime += math.ceil(model.expert_bytes * copies / ranks)
     reserve = figures.os_reserve
     rooms = [_room(facts, node.node, holds, reserve, running) for node in placement.by_node]
     left = min(rooms) - weights - runtime
@@ -161,16 +174,12 @@ def _doubled(kv: KvLayout) -> KvLayout:
     )
 
 
-def _runtime_bytes(
-    model: ModelFacts, weights: int, ranks: int, figures: RuntimeFigures, stack: str
-) -> int:
+def _runtime_bytes(model: ModelFacts, weights: int, ranks: int, figures: RuntimeFigures) -> int:
     """Of one rank, with its part of what there is once."""
     table = (model.vocab_size or 0) * (model.hidden_size or 0)
     packed = table * figures.packed_table_bytes_per_element
     shared = -(-(figures.server_bytes + packed) // ranks)
-    copies = figures.zentorch_expert_copies if stack == ZENTORCH else 0
-    experts = -(-model.expert_bytes * copies // ranks)
-    return figures.worker_bytes + shared + experts + int(weights * figures.weight_share)
+    return figures.worker_bytes + shared + int(weights * figures.weight_share)
 
 
 def _room(

@@ -125,6 +125,18 @@ def test_a_large_mixture_of_experts_is_not_under_what_was_measured_nor_far_over(
     assert 9.69 <= required <= 1.25 * 9.69 + 1
 
 
+def test_the_same_in_float32_with_one_thread() -> None:
+    model = model_facts(
+        weight_bytes=int(2.31 / 2 * GIB),
+        expert_bytes=int(2.25 / 2 * GIB),
+        vocab_size=448,
+        hidden_size=1024,
+    )
+    one_thread = replace(HOSTS["genoa-1s"], cores_per_socket=2)
+    required = sized(one_thread, model, kv_gib=1, dtype="float32").fit.required_bytes / GIB
+    assert 6.41 <= required <= 1.25 * 6.41 + 1
+
+
 def test_experts_are_kept_several_times_on_zentorch_alone() -> None:
     model = model_facts(expert_bytes=10 * GIB)
     copies = FIGURES.runtime.zentorch_expert_copies
