@@ -31,6 +31,12 @@ def prepare(paths: Paths, plan: EndpointPlan, instance: Instance) -> None:
 
 def server_group(paths: Paths, plan: EndpointPlan, instance: Instance) -> str | None:
     """The control group of a server that a container runtime's daemon put into one of its own."""
+    pid = server_pid(plan, instance)
+    return processes.group_of(paths, pid) if pid else None
+
+
+def server_pid(plan: EndpointPlan, instance: Instance) -> int | None:
+    """The first process of the instance's container; None where it runs in none."""
     if plan.launch.container is None:
         return None
     try:
@@ -38,7 +44,7 @@ def server_group(paths: Paths, plan: EndpointPlan, instance: Instance) -> str | 
         found = containers.container(plan.launch.container.program, name)
     except ActionFailed:
         return None
-    return processes.group_of(paths, found.pid) if found and found.pid else None
+    return (found.pid or None) if found else None
 
 
 def end(plan: EndpointPlan, instance: Instance, main_pid: int) -> None:

@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from epyc_vllm_agent import cpulist
-from epyc_vllm_agent.doors import containers
 from epyc_vllm_agent.doors.systemd import Systemd
-from epyc_vllm_agent.errors import ActionFailed
 from epyc_vllm_agent.facts.files import parse_list
 from epyc_vllm_agent.plan.values import EndpointPlan, Instance
 from epyc_vllm_agent.units.names import service_name
+from epyc_vllm_agent.watch import contained
 
 _PROC = Path("/proc")
 
@@ -39,7 +38,8 @@ def difference(plan: EndpointPlan, instance: Instance, systemd: Systemd) -> str 
     unit = systemd.state(service_name(instance.name))
     if not unit.is_up or unit.main_pid is None:
         return None
-    first = _first_process(plan, instance, unit.main_pid)
+    # Where there is a container, the unit's main process is the runtime's own.
+    first = contained.server_pid(plan, instance) if plan.launch.container else unit.main_pid
     seen = look(_family(first)) if first else None
     return compare(plan, instance, seen) if seen else None
 
@@ -77,18 +77,6 @@ def _status(pid: int) -> dict[str, str]:
         return {}
     pairs = (line.partition(":") for line in text.splitlines())
     return {name: value.strip() for name, _, value in pairs}
-
-
-def _first_process(plan: EndpointPlan, instance: Instance, main_pid: int) -> int | None:
-    """The server's: the unit's main process is the runtime's own where there is a container."""
-    if plan.launch.container is None:
-        return main_pid
-    try:
-        name = containers.container_name(instance.name)
-        found = containers.container(plan.launch.container.program, name)
-    except ActionFailed:
-        return None
-    return found.pid if found else None
 
 
 def _family(pid: int) -> list[int]:
