@@ -5,7 +5,7 @@ import os
 import sys
 import time
 
-from tests.guest import cache, parts, project, rootfs
+from tests.guest import cache, parts, project
 from tests.guest.boot import Guest
 from tests.guest.cpuinfo import PROCESSORS
 from tests.guest.outside import GuestError, install_prerequisites, say
@@ -23,7 +23,6 @@ VERBS = {
 
 def _build() -> None:
     install_prerequisites()
-    rootfs.tree()
     parts.binds()
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from tests.guest import hub, parts, project, rootfs
+from tests.guest import hub, parts, project
 from tests.guest.boot import Guest, sweep
 from tests.guest.outside import GuestError, install_prerequisites
 
@@ -65,7 +65,6 @@ def comes_back(guest: Guest) -> None:
 
 def parts_of_it() -> dict[Path, Path]:
     install_prerequisites()
-    rootfs.tree()
     return parts.binds()
 
 

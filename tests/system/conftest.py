@@ -53,7 +53,6 @@ def booted() -> Iterator[Guest]:
         pytest.fail("the system tests boot a host and need root")
     install_prerequisites()
     sweep()
-    rootfs.tree()
     guest = Guest(f"system-{os.getpid()}", parts.binds())
     try:
         guest.up(owner=os.getpid())
