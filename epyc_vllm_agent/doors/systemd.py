@@ -4,7 +4,7 @@ https://www.freedesktop.org/software/systemd/man/latest/org.freedesktop.systemd1
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -13,8 +13,18 @@ from epyc_vllm_agent.interrupts import deferred
 from epyc_vllm_agent.paths import Paths
 
 _NAME = "org.freedesktop.systemd1"
+_PATH = "/org/freedesktop/systemd1"
+_MANAGER = "org.freedesktop.systemd1.Manager"
 _UNIT = "org.freedesktop.systemd1.Unit"
 _SERVICE = "org.freedesktop.systemd1.Service"
+_JOB = "org.freedesktop.systemd1.Job"
+_PROPERTIES = "org.freedesktop.DBus.Properties"
+_OF_UNITS = (
+    *("LoadState", "ActiveState", "SubState", "UnitFileState", "StateChangeTimestamp"),
+    *("NeedDaemonReload", "Job", "InvocationID"),
+)
+_OF_SERVICES = ("Result", "MainPID", "ControlGroup")
+_LISTED = (0, 3, 4, 8)  # of a unit in the list: name, active and sub state, type of its job
 _POLL_SECONDS = 0.2
 SYSTEM_BUS = "unix:path=/run/dbus/system_bus_socket"
 
@@ -115,10 +125,10 @@ class DBusSystemd:
         self._asked(self._manager.Reload)
 
     def state(self, unit: str) -> UnitState:
-        path = self._asked(self._manager.LoadUnit, unit)
-        values = self._properties(path, _UNIT)
+        (path,) = self._answer(_PATH, _MANAGER, "LoadUnit", "(s)", (unit,))
+        values = self._properties(path.unpack(), _UNIT, _OF_UNITS)
         if unit.endswith(".service"):
-            values |= self._properties(path, _SERVICE)
+            values |= self._properties(path.unpack(), _SERVICE, _OF_SERVICES)
         return _state(unit, values, self._job_type(values["Job"]))
 
     def start(self, unit: str, watch: Watcher | None = None) -> UnitState:
@@ -136,8 +146,10 @@ class DBusSystemd:
 
     def list_units(self, pattern: str) -> tuple[Listed, ...]:
         """Loaded units whose name matches: cheaper than one `state`, however many they are."""
-        rows = self._asked(self._manager.ListUnitsByPatterns, [], [pattern])
-        return tuple(Listed(row[0], row[3], row[4], row[8] or None) for row in rows)
+        (rows,) = self._answer(_PATH, _MANAGER, "ListUnitsByPatterns", "(asas)", ([], [pattern]))
+        each = map(rows.get_child_value, range(rows.n_children()))
+        found = ([row.get_child_value(i).get_string() for i in _LISTED] for row in each)
+        return tuple(Listed(name, active, sub, job or None) for name, active, sub, job in found)
 
     def enable(self, unit: str) -> None:
         self._asked(self._manager.EnableUnitFiles, [unit], False, True)
@@ -149,25 +161,24 @@ class DBusSystemd:
         if self.state(unit).active_state == "failed":
             self._asked(self._manager.ResetFailedUnit, unit)
 
-    def _properties(self, path: str, interface: str) -> dict[str, Any]:
-        """Read straight: pydbus has each object described first, which takes several times as long
-        as the answer."""
+    def _properties(self, path: str, interface: str, names: Sequence[str]) -> dict[str, Any]:
+        (values,) = self._answer(path, _PROPERTIES, "GetAll", "(s)", (interface,))
+        found = {name: values.lookup_value(name, None) for name in names}
+        return {name: value.unpack() for name, value in found.items() if value is not None}
+
+    def _answer(
+        self, path: str, interface: str, method: str, signature: str, arguments: tuple[Any, ...]
+    ) -> list[Any]:
+        """The values of a reply, still packed. Asked straight: pydbus has each object described
+        first and unpacks a whole reply, of which a few values are wanted; either takes several
+        times as long as the answer."""
         from gi.repository import Gio, GLib
 
-        reply = self._asked(
-            self._bus.con.call_sync,
-            _NAME,
-            path,
-            "org.freedesktop.DBus.Properties",
-            "GetAll",
-            GLib.Variant("(s)", (interface,)),
-            GLib.VariantType.new("(a{sv})"),
-            Gio.DBusCallFlags.NONE,
-            -1,
-            None,
-        )
-        values: dict[str, Any] = reply.unpack()[0]
-        return values
+        packed = GLib.Variant(signature, arguments)
+        none = Gio.DBusCallFlags.NONE
+        question = (_NAME, path, interface, method, packed, None, none, -1, None)
+        reply = self._asked(self._bus.con.call_sync, *question)
+        return [reply.get_child_value(number) for number in range(reply.n_children())]
 
     def _run(self, method: Any, unit: str, watch: Watcher | None) -> UnitState:
         """Queues a job and waits for its end; a job already queued is joined, not doubled."""
@@ -184,11 +195,9 @@ class DBusSystemd:
         if not job[0]:
             return None
         try:
-            with deferred():
-                found: str = self._bus.get(".systemd1", job[1]).JobType
-        except _bus_error():  # it ended between the two questions
+            return str(self._properties(job[1], _JOB, ("JobType",))["JobType"])
+        except ActionFailed:  # it ended between the two questions
             return None
-        return found
 
     def _asked(self, method: Callable[..., Any], *arguments: Any) -> Any:
         try:
