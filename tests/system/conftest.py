@@ -28,6 +28,16 @@ DOCKER = {
 }
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Where several processes share the work, each takes whole files of these, and one of them all
+    that start real vLLM."""
+    for item in items:
+        if item.path.parent == Path(__file__).parent:
+            is_real = item.get_closest_marker("real") is not None
+            item.add_marker(pytest.mark.xdist_group("real" if is_real else item.path.stem))
+
+
 @dataclass(frozen=True, slots=True)
 class Standin:
     """The stand-in for vLLM in the guest: how it behaves, and what it was started with."""

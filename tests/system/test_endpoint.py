@@ -16,7 +16,7 @@ from tests.guest import hub
 from tests.guest.boot import Guest
 from tests.system.conftest import restore
 
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = [pytest.mark.real, pytest.mark.timeout(1800)]
 
 CHAT, BASE = "example/tiny-chat", "example/tiny-base"
 START = 900.0  # seconds; about 60 when nothing else runs

@@ -17,7 +17,7 @@ from tests.guest.architectures import LARGE_MIXTURE
 from tests.guest.boot import Guest
 from tests.system.conftest import restore
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(3000)]
+pytestmark = [pytest.mark.long, pytest.mark.real, pytest.mark.timeout(3000)]
 
 GIB = 1 << 30
 START = 2400.0  # seconds; about 60 when nothing else runs

@@ -14,7 +14,7 @@ from tests.guest.boot import Guest
 from tests.guest.environment import REPOSITORY
 from tests.system.conftest import EpycVllm
 
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = [pytest.mark.real, pytest.mark.timeout(1800)]
 
 MODEL = "example/tiny-chat"
 ZENTORCH, STOCK = "/opt/vllm", "/opt/vllm-stock"

@@ -13,7 +13,7 @@ from tests.guest import rootfs
 from tests.guest.boot import Guest
 from tests.system.conftest import EpycVllm
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.long, pytest.mark.real, pytest.mark.timeout(3600)]
 
 MODEL = "example/tiny-chat"
 START = 1500.0  # seconds; about 75 where nothing else runs

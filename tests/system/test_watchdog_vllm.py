@@ -28,7 +28,7 @@ from tests.system.watched import (
     wait_until,
 )
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.long, pytest.mark.real, pytest.mark.timeout(3600)]
 
 ENGINE, WORKER, SERVER = "VLLM::EngineCor", "VLLM::Worker", "vllm"
 DROP_IN = f"/run/systemd/system/{SERVICE}.d/test.conf"
