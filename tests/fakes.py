@@ -1,6 +1,6 @@
 """A systemd for tests: units are files below a root, jobs end at once, starts fail when told."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
@@ -84,11 +84,13 @@ class FakeSystemd:
         self._stop_one(unit)
         return self.state(unit)
 
-    def enable(self, unit: str) -> None:
+    def enable(self, unit: str) -> bool:
         self._called("enable", unit)
         if self._on_disk(unit) is None:
             raise ActionFailed("systemd-refused", f"Unit file {unit} does not exist.", None)
+        is_new = unit not in self.enabled
         self.enabled.add(unit)
+        return is_new
 
     def disable(self, unit: str) -> None:
         self._called("disable", unit)
@@ -101,11 +103,16 @@ class FakeSystemd:
 
     def list_units(self, pattern: str) -> tuple[Listed, ...]:
         self._called("list_units", pattern)
-        states = map(self.state, sorted(self._units))
+        return self._listed(name for name in sorted(self._units) if fnmatch(name, pattern))
+
+    def load_units(self, names: Sequence[str]) -> tuple[Listed, ...]:
+        self._called("load_units", " ".join(names))
+        return self._listed(names)
+
+    def _listed(self, names: Iterable[str]) -> tuple[Listed, ...]:
         return tuple(
-            Listed(state.name, state.active_state, state.sub_state, state.job)
-            for state in states
-            if fnmatch(state.name, pattern)
+            Listed(state.name, state.load_state, state.active_state, state.sub_state, state.job)
+            for state in map(self.state, names)
         )
 
     def queue_stop(self, unit: str) -> None:

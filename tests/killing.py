@@ -10,7 +10,7 @@ import pickle
 import shutil
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,8 +78,10 @@ class StoredSystemd:
         self._change(lambda: self.fake.stop(unit))
         return self.fake.state(unit)
 
-    def enable(self, unit: str) -> None:
+    def enable(self, unit: str) -> bool:
+        is_new = unit not in self.fake.enabled
         self._change(lambda: self.fake.enable(unit))
+        return is_new
 
     def disable(self, unit: str) -> None:
         self._change(lambda: self.fake.disable(unit))
@@ -89,6 +91,9 @@ class StoredSystemd:
 
     def list_units(self, pattern: str) -> tuple[Listed, ...]:
         return self.fake.list_units(pattern)
+
+    def load_units(self, names: Sequence[str]) -> tuple[Listed, ...]:
+        return self.fake.load_units(names)
 
     def _change(self, do: Callable[[], object]) -> None:
         self.counter.tick()

@@ -9,7 +9,7 @@ from epyc_vllm_agent.apply import begun
 from epyc_vllm_agent.apply.transaction import Transaction, write_failed
 from epyc_vllm_agent.changes.changes import ChangeSet, Work
 from epyc_vllm_agent.doors import journal
-from epyc_vllm_agent.doors.systemd import Systemd, UnitState, Watcher
+from epyc_vllm_agent.doors.systemd import Listed, Systemd, UnitState, Watcher
 from epyc_vllm_agent.errors import ActionFailed, AgentError
 from epyc_vllm_agent.files import sweep
 from epyc_vllm_agent.interrupts import deferred
@@ -161,15 +161,14 @@ class _Doing:
     def write(self) -> None:
         """Stops what has to be and puts the files into their places."""
         work, systemd = self.work, self._systemd
-        self._ran = tuple(unit for unit in _touched(work) if _runs(systemd.state(unit)))
+        self._ran = tuple(unit.name for unit in systemd.load_units(_touched(work)) if unit.runs)
         self._transaction.prepare()  # a full disk is found before anything is stopped
         self._prepared = True
         for unit in (*work.changes.stop, *(unit for unit in work.anew if unit in self._ran)):
             systemd.stop(unit)
         self._transaction.commit()
         if work.at_boot:  # before the reload: its links count for it too
-            self.new_at_boot = systemd.state(work.changes.target).enabled != "enabled"
-            systemd.enable(work.changes.target)
+            self.new_at_boot = systemd.enable(work.changes.target)
 
     def start(self) -> None:
         work = self.work
@@ -215,9 +214,9 @@ def disable(
     of_units.prepare()
     others.prepare()
     units = list(dict.fromkeys([*changes.stop, *services]))
-    for unit in units:
-        if _runs(systemd.state(unit)):
-            systemd.stop(unit)
+    for loaded in systemd.load_units(units):
+        if loaded.runs:
+            systemd.stop(loaded.name)
     with contextlib.suppress(ActionFailed):  # a link may be left where its target file is gone
         systemd.disable(changes.target)
     clean()
@@ -240,30 +239,27 @@ def _reload(doing: Sequence[_Doing], systemd: Systemd, changed: bool) -> None:
     An endpoint fails whose unit is not there then: a generator may have left its file out.
     """
     units = {one: [one.work.changes.target, *one.work.services] for one in doing if _is_seen(one)}
-    states = map(systemd.state, (unit for of_one in units.values() for unit in of_one))
+    names = [unit for of_one in units.values() for unit in of_one]
+    states = map(systemd.state, names)
     if changed or any(s.needs_reload or s.load_state != "loaded" for s in states):
         systemd.reload()
+    missing = {u.name: u for u in systemd.load_units(names) if u.load_state != "loaded"}
     for one, of_one in units.items():
-        for state in map(systemd.state, of_one):
-            if state.load_state != "loaded" and one.outcome is None:
-                one.fail(_unit_missing(state))
+        gone = [missing[unit] for unit in of_one if unit in missing]
+        if gone:
+            one.fail(_unit_missing(gone[0]))
 
 
 def _is_seen(one: _Doing) -> bool:
     return bool(one.work.up or one.work.changes.reload or one.work.at_boot)
 
 
-def _unit_missing(state: UnitState) -> ActionFailed:
+def _unit_missing(state: Listed) -> ActionFailed:
     return ActionFailed(
         "unit-missing",
         f"systemd has no usable unit {state.name} after the reload ({state.load_state})",
         "see `journalctl -b -t quadlet-generator -t systemd` for what was wrong with it",
     )
-
-
-def _runs(state: UnitState) -> bool:
-    """Up, or on its way there or down: anything but settled."""
-    return state.active_state not in ("inactive", "failed") or state.job is not None
 
 
 def _start(work: Work, systemd: Systemd, watch: Watcher | None) -> tuple[str, ...]:

@@ -111,8 +111,8 @@ def _require_carried(plan: EndpointPlan) -> None:
 def _require_free_ports(survey: Survey, plan: EndpointPlan, systemd: Systemd) -> None:
     """A port that a stopped instance keeps may have been taken meanwhile."""
     for instance in plan.instances:
-        state = systemd.state(service_name(instance.name))
-        if instance.port in survey.facts.listening_ports and state.main_pid is None:
+        is_taken = instance.port in survey.facts.listening_ports
+        if is_taken and systemd.state(service_name(instance.name)).main_pid is None:
             raise Refused(
                 "port-busy",
                 f"port {instance.port} of {instance.name} is in use by another program",

@@ -24,7 +24,7 @@ _OF_UNITS = (
     *("NeedDaemonReload", "Job", "InvocationID"),
 )
 _OF_SERVICES = ("Result", "MainPID", "ControlGroup")
-_LISTED = (0, 3, 4, 8)  # of a unit in the list: name, active and sub state, type of its job
+_LISTED = (0, 2, 3, 4, 8)  # of a unit in the list: name, load, active, sub state, type of its job
 _POLL_SECONDS = 0.2
 SYSTEM_BUS = "unix:path=/run/dbus/system_bus_socket"
 
@@ -53,9 +53,10 @@ class UnitState:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A unit in the list of all, which one question brings."""
+    """A unit in the list of many, which one question brings."""
 
     name: str
+    load_state: str
     active_state: str
     sub_state: str
     job: str | None
@@ -77,10 +78,11 @@ class Systemd(Protocol):
     def start(self, unit: str, watch: Watcher | None = None) -> UnitState: ...
     def restart(self, unit: str, watch: Watcher | None = None) -> UnitState: ...
     def stop(self, unit: str) -> UnitState: ...
-    def enable(self, unit: str) -> None: ...
+    def enable(self, unit: str) -> bool: ...
     def disable(self, unit: str) -> None: ...
     def reset_failed(self, unit: str) -> None: ...
     def list_units(self, pattern: str) -> tuple[Listed, ...]: ...
+    def load_units(self, names: Sequence[str]) -> tuple[Listed, ...]: ...
 
 
 class Watching(Protocol):
@@ -146,13 +148,16 @@ class DBusSystemd:
 
     def list_units(self, pattern: str) -> tuple[Listed, ...]:
         """Loaded units whose name matches: cheaper than one `state`, however many they are."""
-        (rows,) = self._answer(_PATH, _MANAGER, "ListUnitsByPatterns", "(asas)", ([], [pattern]))
-        each = map(rows.get_child_value, range(rows.n_children()))
-        found = ([row.get_child_value(i).get_string() for i in _LISTED] for row in each)
-        return tuple(Listed(name, active, sub, job or None) for name, active, sub, job in found)
+        return self._listed("ListUnitsByPatterns", "(asas)", ([], [pattern]))
 
-    def enable(self, unit: str) -> None:
-        self._asked(self._manager.EnableUnitFiles, [unit], False, True)
+    def load_units(self, names: Sequence[str]) -> tuple[Listed, ...]:
+        """The units of these names in that order, loaded for it where they can be."""
+        return self._listed("ListUnitsByNames", "(as)", (list(names),)) if names else ()
+
+    def enable(self, unit: str) -> bool:
+        """Whether it was not enabled before."""
+        _, changes = self._asked(self._manager.EnableUnitFiles, [unit], False, True)
+        return bool(changes)
 
     def disable(self, unit: str) -> None:
         self._asked(self._manager.DisableUnitFiles, [unit], False)
@@ -160,6 +165,13 @@ class DBusSystemd:
     def reset_failed(self, unit: str) -> None:
         if self.state(unit).active_state == "failed":
             self._asked(self._manager.ResetFailedUnit, unit)
+
+    def _listed(
+        self, method: str, signature: str, arguments: tuple[Any, ...]
+    ) -> tuple[Listed, ...]:
+        (rows,) = self._answer(_PATH, _MANAGER, method, signature, arguments)
+        each = map(rows.get_child_value, range(rows.n_children()))
+        return tuple(map(_listed, each))
 
     def _properties(self, path: str, interface: str, names: Sequence[str]) -> dict[str, Any]:
         (values,) = self._answer(path, _PROPERTIES, "GetAll", "(s)", (interface,))
@@ -217,6 +229,11 @@ def _bus_error() -> type[Exception]:
 
     found: type[Exception] = GLib.Error
     return found
+
+
+def _listed(row: Any) -> Listed:
+    name, load, active, sub, job = (row.get_child_value(i).get_string() for i in _LISTED)
+    return Listed(name, load, active, sub, job or None)
 
 
 def _state(unit: str, values: dict[str, Any], job: str | None) -> UnitState:

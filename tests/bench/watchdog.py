@@ -70,7 +70,7 @@ class Units:
 
     def __init__(self, instances: int) -> None:
         names = [service_name(f"e{number}-s0") for number in range(instances)]
-        self._listed = tuple(Listed(name, "active", "running", None) for name in names)
+        self._listed = tuple(Listed(name, "loaded", "active", "running", None) for name in names)
 
     def list_units(self, pattern: str) -> tuple[Listed, ...]:
         return self._listed

@@ -1,6 +1,7 @@
 """Answers: the names in JSON that others rely on, and texts that hold what they must."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -176,13 +177,19 @@ class OneUnit:
     def stop(self, unit: str) -> UnitState:
         raise AssertionError(f"status stops no {unit}")
 
-    def enable(self, unit: str) -> None:
+    def enable(self, unit: str) -> bool:
         raise AssertionError(f"status enables no {unit}")
 
-    disable = reset_failed = enable
+    def disable(self, unit: str) -> None:
+        raise AssertionError(f"status disables no {unit}")
+
+    reset_failed = disable
 
     def list_units(self, pattern: str) -> tuple[Listed, ...]:
         raise AssertionError(f"status lists no {pattern}")
+
+    def load_units(self, names: Sequence[str]) -> tuple[Listed, ...]:
+        raise AssertionError(f"status loads no {names}")
 
 
 def observed(active: str, port: int) -> InstanceState:
