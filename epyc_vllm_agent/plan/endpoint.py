@@ -280,6 +280,8 @@ def _warnings(
     warnings = [*carriage.warnings(config, launch)]
     warnings += _of_stack(config, stack, launch, shipped) if launch.is_here else []
     warnings += support.warnings(model, stack)
+    if unguarded := gating.key_warning(config, shipped.stacks.api_key):
+        warnings.append(unguarded)
     if model.weight_bytes is None:
         warnings.append("the size of the model's weights is not known: the fit counts none")
     if model.kv is None:

@@ -12,7 +12,7 @@ from epyc_vllm_agent.config.config import EndpointConfig
 from epyc_vllm_agent.facts.generations import Routing
 from epyc_vllm_agent.facts.host import Cpu
 from epyc_vllm_agent.plan.platform import disagreement, kind_of
-from epyc_vllm_agent.plan.stacks import PlatformRules, Stacks
+from epyc_vllm_agent.plan.stacks import KeyRules, PlatformRules, Stacks
 from epyc_vllm_agent.plan.values import Gate, PlatformKind, Prediction, Refusal, Stack
 
 STOCK, ZENTORCH = "stock", "zentorch"
@@ -61,11 +61,27 @@ def gates(
 ) -> tuple[Gate, ...]:
     """The gates of this endpoint; `routing` is the generation's class in data/generations.json."""
     names = host_gates(cpu, routing, stack, stacks)
-    if not ipaddress.ip_address(config.address).is_loopback and config.api_key_file is None:
+    if _is_open(config) and config.api_key_file is None:
         names.append("open-address")
     if custom_code:
         names.append("custom-code")
     return tuple(texts.gate(name, config) for name in names)
+
+
+def key_warning(config: EndpointConfig, rules: KeyRules) -> str | None:
+    """What an API key does not keep from others, where they can reach the server."""
+    if config.api_key_file is None or not _is_open(config):
+        return None
+    others = ", ".join(path for path in rules.leaves_open if path != rules.infers)
+    return (
+        f"vLLM asks for the API key below {', '.join(rules.guards)} only: whoever reaches "
+        f"{config.address} has completions without it from {rules.infers}, and {others} answer "
+        "too; let a proxy in front pass /v1 alone, and listen on 127.0.0.1"
+    )
+
+
+def _is_open(config: EndpointConfig) -> bool:
+    return not ipaddress.ip_address(config.address).is_loopback
 
 
 def host_gates(cpu: Cpu, routing: Routing | None, stack: Stack | None, stacks: Stacks) -> list[str]:

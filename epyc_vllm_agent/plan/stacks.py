@@ -60,9 +60,20 @@ class KnownBad:
 
 
 @dataclass(frozen=True, slots=True)
+class KeyRules:
+    """Which paths of vLLM's server its API key guards; `infers` is one of the others that does what
+    the guarded ones do."""
+
+    guards: tuple[str, ...]
+    leaves_open: tuple[str, ...]
+    infers: str
+
+
+@dataclass(frozen=True, slots=True)
 class Stacks:
     validated: tuple[Validated, ...]
     platforms: PlatformRules
+    api_key: KeyRules
     known_bad: tuple[KnownBad, ...]
 
     @classmethod

@@ -218,6 +218,13 @@ def test_planning_again_changes_nothing(
     assert again == first
 
 
+def test_a_key_on_an_open_address_comes_with_a_warning() -> None:
+    keys = {"address": "0.0.0.0", "api_key_file": "/etc/epyc-vllm/key"}
+    (warning,) = plan(facts_of(GENOA), endpoint(**keys)).warnings
+    assert "completions without it from /invocations" in warning
+    assert plan(facts_of(GENOA), endpoint(**keys | {"address": "127.0.0.1"})).warnings == ()
+
+
 def test_an_instance_on_each_node_that_has_room_for_one() -> None:
     facts = facts_of(replace(SMALL, nps=4, memory_gib=(20, 20, 20, 8, 20, 20, 20, 20)))
     model = model_facts(attention_heads=13, weight_bytes=8 * GIB, vocab_size=None)

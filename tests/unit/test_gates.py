@@ -12,6 +12,7 @@ from epyc_vllm_agent.facts.host import Cpu
 from epyc_vllm_agent.plan.gates import (
     GateTexts,
     gates,
+    key_warning,
     precision_refusal,
     served_name,
     stack_name,
@@ -95,6 +96,24 @@ def test_an_epyc_of_an_unknown_generation_is_not_validated() -> None:
 def test_an_open_address_without_a_key(address: str, open_to_others: bool) -> None:
     assert names("genoa-1s", address=address) == (["open-address"] if open_to_others else [])
     assert names("genoa-1s", address=address, api_key_file="/etc/key") == []
+
+
+@pytest.mark.parametrize(
+    ("address", "key", "told"),
+    [
+        ("0.0.0.0", "/etc/key", True),
+        ("::", "/etc/key", True),
+        ("10.0.0.1", "/etc/key", True),
+        ("10.0.0.1", None, False),  # the gate says it
+        ("127.0.0.1", "/etc/key", False),
+        ("::1", "/etc/key", False),
+    ],
+)
+def test_what_a_key_leaves_open_is_told(address: str, key: str | None, told: bool) -> None:
+    config = endpoint(address=address, **({"api_key_file": key} if key else {}))
+    said = key_warning(config, STACKS.api_key) or ""
+    assert bool(said) is told
+    assert not told or f"reaches {address} has completions without it from /invocations" in said
 
 
 def test_custom_code() -> None:
