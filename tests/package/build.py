@@ -82,7 +82,8 @@ def fresh() -> Path:
 
 
 def sources(packages: Sequence[Path]) -> Path:
-    """A folder for apt: these packages and all that they and autopkgtest need on a fresh host."""
+    """A folder for apt: these packages and all that they, autopkgtest and the shells need on a
+    fresh host."""
 
     def make(target: Path) -> None:
         target.mkdir()
@@ -102,6 +103,7 @@ def sources(packages: Sequence[Path]) -> Path:
 _COLLECT = """\
 set -e
 apt-get update -qq
-apt-get install -y -qq --no-install-recommends --download-only {first}/*.deb autopkgtest dpkg-dev
+apt-get install -y -qq --no-install-recommends --download-only {first}/*.deb \
+  autopkgtest dpkg-dev zsh fish
 cp /var/cache/apt/archives/*.deb {wanted} {sources}
 """

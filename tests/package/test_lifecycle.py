@@ -1,12 +1,15 @@
 """A host from installation to purge. The tests build on each other, in the order they stand."""
 
 import json
+import re
 import subprocess
 import time
 from pathlib import Path
 
+import click
 import pytest
 
+from epyc_vllm_agent.cli import endpoint
 from tests.guest import hub, parts, sshd
 from tests.guest.boot import Guest
 from tests.package import build
@@ -30,6 +33,29 @@ with urllib.request.urlopen(request) as answer:
             print(json.loads(line[6:])["choices"][0]["delta"]["content"], end="", flush=True)
         elif line.startswith(b"data: [DONE]"):
             print(" done")
+"""
+OPTIONS = {
+    option: parameter.help or ""
+    for parameter in endpoint.enable.params
+    for option in (*parameter.opts, *parameter.secondary_opts)
+    if isinstance(parameter, click.Option)
+} | {"--help": "Show this message and exit."}
+ZSHRC = """\
+stty rows 100 columns 160
+PROMPT="> "
+autoload -Uz compinit; compinit -u
+say() { print -rn -- "LINE:$BUFFER"$'\\0' }
+zle -N say
+bindkey "^B" say
+"""
+PRESS = """\
+zmodload zsh/zpty
+zpty shell ZDOTDIR=/run/zsh TERM=dumb zsh -i
+for line in "$@"; do
+  zpty -w -n shell $'\\x15'"$line"$'\\t\\x02'
+  zpty -r shell REPLY $'*LINE:*\\0'
+  print -rn -- "$REPLY"
+done
 """
 
 
@@ -85,7 +111,8 @@ def test_it_installs_with_what_it_depends_on(host: Guest) -> None:
         host.sh(f"getent passwd {user}")
     for folder in ("/etc/epyc-vllm/endpoints.d", "/var/lib/epyc-vllm/plans", "/run/epyc-vllm"):
         host.sh(f"test -d {folder}")
-    assert host.sh("systemctl list-units --plain --no-legend 'epyc-vllm*'") == ""
+    loaded = host.sh("systemctl list-units --plain --no-legend 'epyc-vllm*'").splitlines()
+    assert [line.split()[0] for line in loaded] == ["epyc-vllm-apply.path"]  # waits for files
     assert state(host, WATCHDOG, "is-enabled") == "disabled"
     assert state(host, "epyc-vllm.target", "is-enabled") == "disabled"
     host.sh("systemd-analyze verify --man=no /usr/lib/systemd/system/epyc-vllm*")
@@ -106,6 +133,37 @@ def test_bash_completes(host: Guest) -> None:
         "COMP_CWORD=1; _epyc_vllm_completion epyc-vllm doc epyc-vllm; echo ${COMPREPLY[@]}"
     )
     assert offered.split() == ["doctor"]
+
+
+def test_fish_completes(host: Guest) -> None:
+    apt(host, "install", "--no-install-recommends", "fish")
+
+    def offered(line: str) -> dict[str, str]:
+        """What is offered behind `line`, with the words beside it."""
+        told = host.run(["fish", "-c", f'complete -C "{line}"']).stdout.splitlines()
+        return {words[0]: words[2] for words in (one.partition("\t") for one in told)}
+
+    assert offered("epyc-vllm enable --") == OPTIONS
+    assert list(offered("epyc-vllm doc")) == ["doctor"]
+
+
+def test_zsh_completes(host: Guest) -> None:
+    """Keys pressed in a real one, several times: its first completion loads the file."""
+    apt(host, "install", "--no-install-recommends", "zsh")
+    host.write("/run/zsh/.zshrc", ZSHRC)
+    host.write("/run/zsh/press", PRESS)
+
+    def pressed(*lines: str) -> list[str]:
+        """The terminal after a tab behind each line, up to the line as it stands then."""
+        return host.run(["zsh", "/run/zsh/press", *lines]).stdout.split("\0")
+
+    completed = pressed("epyc-vllm doc", "epyc-vllm enable --cor", "epyc-vllm enable --yes --acc")
+    assert [text.rpartition("LINE:")[2].strip() for text in completed[:-1]] == [
+        *("epyc-vllm doctor", "epyc-vllm enable --cores", "epyc-vllm enable --yes --accept"),
+    ]
+    (listed, _) = pressed("epyc-vllm enable --")
+    for option, words in OPTIONS.items():
+        assert re.search(rf"^(.* )?{option}(?![\w-]).*{re.escape(words)}", listed, re.M), option
 
 
 def test_the_first_enable_brings_the_watchdog(host: Guest) -> None:
@@ -159,8 +217,9 @@ def test_a_removal_takes_the_units_and_leaves_the_files(host: Guest) -> None:
     apt(host, "remove", "epyc-vllm")
     assert state(host, SERVICE) == "inactive"
     assert host.sh("pgrep -f '[v]llm serve' || true") == ""
-    units = host.sh("find /etc/systemd /etc/containers -name 'epyc-vllm*'")
-    assert units == ""
+    units = host.sh("find /etc/systemd /etc/containers -name 'epyc-vllm*'").split()
+    # Debian's helper keeps until the purge whether the administrator had it enabled.
+    assert units == ["/etc/systemd/system/multi-user.target.wants/epyc-vllm-apply.path"]
     assert host.read(ENDPOINT).startswith("# by hand")
     host.sh(f"test -d {weights} -a -f /var/lib/epyc-vllm/plans/{NAME}.json -a -f {hub.CONFIG}")
 
@@ -191,7 +250,7 @@ def test_a_purge_leaves_the_users_and_foreign_weights(host: Guest) -> None:
     )
     apt(host, "purge", "epyc-vllm")
     assert left(host) == []
-    host.sh("test -d /mnt/weights/models--example--tiny-chat")
+    host.sh("test -d /mnt/weights/models--example--tiny-chat && rm -r /mnt/weights")
     users = host.sh("getent passwd | cut -d: -f1 | grep epyc-vllm").split()
     assert sorted(users) == ["_epyc-vllm", "_epyc-vllm-watch"]
     assert host.sh("systemctl list-units --all --plain --no-legend 'epyc-vllm*'") == ""

@@ -123,3 +123,12 @@ def test_completions_ask_the_program(shell: str) -> None:
     assert found == "doctor"
     offered = {item.value for item in made.get_completions(["enable"], "--kv")}
     assert offered == {"--kv-gib"}
+
+
+def test_zsh_completes_each_time_and_fish_tells_all() -> None:
+    zsh, fish = (
+        SCRIPTED.COMPLETIONS[shell](group, {}, "epyc-vllm", "_EPYC_VLLM_COMPLETE").source()
+        for shell in ("zsh/_epyc-vllm", "fish/epyc-vllm.fish")
+    )
+    assert zsh.endswith('}\n\n_epyc_vllm_completion "$@"')
+    assert 'string split -m 1 ","' in fish
