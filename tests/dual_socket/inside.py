@@ -139,11 +139,7 @@ def after_jumps(dates: list[float]) -> dict[str, Any]:
 
 def wait_for_jobs() -> None:
     """Until the boot's own start jobs have ended; this service is one of them no more."""
-    for _ in range(3600):
-        waiting = run("systemctl", "list-jobs", "--no-legend", "epyc-vllm*").stdout.strip()
-        if not waiting:
-            return
-        time.sleep(5)
+    run("systemctl", "is-system-running", "--wait")
 
 
 def main() -> None:
