@@ -24,7 +24,7 @@ from tests.guest.boot import Guest
 from tests.hosts import HOSTS, facts_of
 from tests.plans import LAUNCH, model_facts, plan
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
 
 SCRIPT = Path(__file__).with_name("parsed_back.py")
 PYTHON = "/opt/epyc-vllm/bin/python"  # where packaging/install puts the project: it has pydbus

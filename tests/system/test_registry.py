@@ -9,7 +9,7 @@ from tests.guest import image, parts
 from tests.guest.boot import Guest
 from tests.system.conftest import EpycVllm
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
 MODEL = "example/tiny-chat"
 PORT = 5000
