@@ -21,7 +21,7 @@ from epyc_vllm_agent.paths import Paths
 from tests.hosts import HOSTS, HostDescription, build
 from tests.plans import ZEN
 
-CONFIG = {
+TINY: dict[str, object] = {
     "architectures": ["Qwen3ForCausalLM"],
     "model_type": "qwen3",
     "hidden_size": 64,
@@ -91,15 +91,18 @@ def telling(_model: str, _image: str) -> Fetching:
 def host(root: Path, machine: HostDescription = HOSTS["genoa-2s-nps1"]) -> Host:
     """The machine below `root`, with vLLM running as whoever runs the test."""
     paths = build(machine, root)
-    made = Host(paths, str(_model(root / "srv/tiny")), str(_venv(paths, root / "opt/vllm")))
+    made = Host(
+        paths, str(write_model(root / "srv/tiny")), str(write_environment(paths, root / "opt/vllm"))
+    )
     paths.endpoints.mkdir(parents=True)
     paths.config_file.write_text(f'user = "{pwd.getpwuid(os.getuid()).pw_name}"\n')
     return made
 
 
-def _model(folder: Path) -> Path:
+def write_model(folder: Path) -> Path:
+    """A directory with a tiny model that has a chat template."""
     folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps(CONFIG))
+    (folder / "config.json").write_text(json.dumps(TINY))
     (folder / "tokenizer_config.json").write_text('{"chat_template": "{{ messages }}"}')
     tensor = {"dtype": "BF16", "shape": [64], "data_offsets": [0, 128]}
     header = json.dumps({"model.norm.weight": tensor}).encode()
@@ -108,7 +111,8 @@ def _model(folder: Path) -> Path:
     return folder
 
 
-def _venv(paths: Paths, folder: Path) -> Path:
+def write_environment(paths: Paths, folder: Path) -> Path:
+    """An environment whose stack is remembered, so that none has to be asked."""
     (folder / "bin").mkdir(parents=True)
     for name in ("python", "vllm"):
         (folder / "bin" / name).write_text("")

@@ -15,14 +15,13 @@ import pytest
 from epyc_vllm_agent.apply.converge import StartFailed
 from epyc_vllm_agent.changes.installed import encode_plan
 from epyc_vllm_agent.cli import main
-from epyc_vllm_agent.codec import to_plain
-from epyc_vllm_agent.doors import environment
 from epyc_vllm_agent.errors import AgentError, ConfigError, ExitCode, Locked, Refused
 from epyc_vllm_agent.paths import Paths
 from epyc_vllm_agent.plan.values import EndpointPlan
+from tests.applying import write_environment, write_model
 from tests.hosts import HOSTS, build, facts_of
 from tests.httpserver import Server
-from tests.plans import ZEN, endpoint, plan
+from tests.plans import endpoint, plan
 
 CHANGING = [["enable", "org/name", "--yes"], ["disable", "a"], ["apply"], ["apply", "--check"]]
 
@@ -72,45 +71,12 @@ def command(
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """A directory with a tiny model that has a chat template."""
-    folder = tmp_path / "srv/tiny"
-    folder.mkdir(parents=True)
-    config = {
-        "architectures": ["Qwen3ForCausalLM"],
-        "model_type": "qwen3",
-        "hidden_size": 64,
-        "intermediate_size": 128,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 4,
-        "head_dim": 16,
-        "vocab_size": 512,
-        "max_position_embeddings": 4096,
-        "torch_dtype": "bfloat16",
-        "tie_word_embeddings": True,
-    }
-    (folder / "config.json").write_text(json.dumps(config))
-    (folder / "tokenizer_config.json").write_text('{"chat_template": "{{ messages }}"}')
-    header = json.dumps(
-        {"model.norm.weight": {"dtype": "BF16", "shape": [64], "data_offsets": [0, 128]}}
-    ).encode()
-    weights = len(header).to_bytes(8, "little") + header + bytes(128)
-    (folder / "model.safetensors").write_bytes(weights)
-    return folder
+    return write_model(tmp_path / "srv/tiny")
 
 
 @pytest.fixture
 def venv(command: Command, tmp_path: Path) -> str:
-    """An environment whose stack is remembered, so that none has to be asked."""
-    folder = tmp_path / "opt/vllm"
-    (folder / "bin").mkdir(parents=True)
-    for name in ("python", "vllm"):
-        (folder / "bin" / name).write_text("")
-    probes = command.paths.cache / "probes"
-    probes.mkdir(parents=True)
-    remembered = probes / f"{environment._fingerprint(str(folder))}.json"
-    remembered.write_text(json.dumps({"stack": to_plain(ZEN), "registry": None}))
-    return str(folder)
+    return str(write_environment(command.paths, tmp_path / "opt/vllm"))
 
 
 def store(paths: Paths, made: EndpointPlan) -> None:
