@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -38,7 +38,8 @@ T = TypeVar("T")
 @dataclass(frozen=True, slots=True)
 class Survey:
     """What is known before any endpoint is looked at. `far` is the box whose files these are,
-    `foreign_ports` those that other programs are known to listen on."""
+    `foreign_ports` those that other programs are known to listen on, `leaving` those that each
+    endpoint gives up in this run."""
 
     paths: Paths
     config: Config
@@ -49,6 +50,7 @@ class Survey:
     far: str | None = None
     # Ports of running instances of ours are listened on too: only where they were told apart.
     foreign_ports: frozenset[int] = frozenset()
+    leaving: Mapping[str, frozenset[int]] = field(default_factory=dict)
     # What was asked of runtimes, environments and models: the same for every endpoint of a run.
     asked: dict[Hashable, Any] = field(default_factory=dict, compare=False)
 
@@ -56,6 +58,12 @@ class Survey:
     def is_elsewhere(self) -> bool:
         """Another machine's files: nothing can be run or measured there."""
         return str(self.paths.root) != "/"
+
+    @property
+    def busy_ports(self) -> frozenset[int]:
+        """What is listened on, and still will be when this run starts something."""
+        left = {port for ports in self.leaving.values() for port in ports}
+        return self.facts.listening_ports - (left - self.foreign_ports)
 
     def host_path(self, path: Path) -> str:
         """A path below the root as that host itself names it."""
@@ -312,7 +320,11 @@ def _previous(survey: Survey, name: str) -> EndpointPlan | None:
 
 
 def _holds(survey: Survey, name: str) -> list[Hold]:
-    return [hold for plan in survey.stored.beside(name) for hold in holds_of(plan)]
+    held = (hold for plan in survey.stored.beside(name) for hold in holds_of(plan))
+    return [
+        replace(hold, port=None) if hold.port in survey.leaving.get(hold.endpoint, ()) else hold
+        for hold in held
+    ]
 
 
 def make_plan(survey: Survey, resolved: Resolved) -> EndpointPlan:
@@ -330,6 +342,7 @@ def make_plan(survey: Survey, resolved: Resolved) -> EndpointPlan:
         survey.shipped,
         resolved.load,
         survey.foreign_ports,
+        survey.busy_ports,
     )
 
 

@@ -104,8 +104,44 @@ def intents(
     an endpoint with something to do needs, before the next one is planned: what cannot be had
     takes nobody's room.
     """
+    leaving = _leaving(survey, now, options)
     for removal in removals(survey, now):
         survey = replace(survey, stored=survey.stored.having(removal.endpoint, None))
+    failed: dict[str, Intent] = {}
+    while True:
+        found = _beside(replace(survey, leaving=leaving), now, systemd, options, fetch)
+        failed = {intent.endpoint: intent for intent in found if intent.error} | failed
+        if not failed.keys() & leaving.keys():
+            return tuple(failed[one.endpoint] if one.error else one for one in found)
+        # These stay where they are, and their ports are no one else's.
+        leaving = {name: ports for name, ports in leaving.items() if name not in failed}
+
+
+def _leaving(survey: Survey, now: Now, options: Options) -> dict[str, frozenset[int]]:
+    """The ports that each endpoint gives up in this run: what is removed leaves all of its ports,
+    and others those that their files have others for, unless something runs on with its unit."""
+    given: dict[str, frozenset[int]] = {}
+    configs = {config.name: config for config in survey.config.endpoints}
+    gone = _gone(survey, now.made)
+    for name, plan in survey.stored.plans.items():
+        ports = frozenset(instance.port for instance in plan.instances)
+        if name in gone:
+            given[name] = ports
+        elif (config := configs.get(name)) and config.port is not None:
+            runs = any(now.runs(service_name(instance.name)) for instance in plan.instances)
+            if not runs or _restarts(config, options):
+                given[name] = ports - set(range(config.port, config.port + len(ports)))
+    return given
+
+
+def _restarts(config: EndpointConfig, options: Options) -> bool:
+    return options.restart or config.on_change == settings.RESTART
+
+
+def _beside(
+    survey: Survey, now: Now, systemd: Systemd, options: Options, fetch: Fetch | None
+) -> tuple[Intent, ...]:
+    """Every endpoint planned beside those that were planned before it."""
     found = [
         Intent(fault.endpoint, error=ConfigError("config-invalid", fault.message))
         for fault in survey.config.faults
@@ -128,7 +164,7 @@ def _planned(
     units = render(plan)
     changes = to_enable(plan, None, units, made)
     services = tuple(service_name(instance.name) for instance in plan.instances)
-    restart = options.restart or plan.config.on_change == settings.RESTART
+    restart = _restarts(plan.config, options)
     state = _state(survey.paths, units, changes, now, systemd)
     is_new = not made.units
     to_do = work(changes, services, state, is_new, options.start, restart)

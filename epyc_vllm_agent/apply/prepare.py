@@ -111,7 +111,7 @@ def _require_carried(plan: EndpointPlan) -> None:
 def _require_free_ports(survey: Survey, plan: EndpointPlan, systemd: Systemd) -> None:
     """A port that a stopped instance keeps may have been taken meanwhile."""
     for instance in plan.instances:
-        is_taken = instance.port in survey.facts.listening_ports
+        is_taken = instance.port in survey.busy_ports
         if is_taken and systemd.state(service_name(instance.name)).main_pid is None:
             raise Refused(
                 "port-busy",

@@ -52,18 +52,20 @@ def plan_endpoint(
     shipped: Shipped,
     load: Load | None = None,
     foreign_ports: Collection[int] = (),
+    busy_ports: Collection[int] | None = None,
 ) -> EndpointPlan:
     """The plan of `config`; what forbids its start is in `refusals`, never raised.
 
     `previous` is the endpoint's stored plan (its ports and its socket are kept), `holds` what
     others have, `load` how busy the sockets are (None: not looked at), `foreign_ports` those of
-    `listening_ports` that are known to be other programs'.
+    `listening_ports` that are known to be other programs', `busy_ports` those that will still be
+    listened on when this one starts (None: all of them).
     """
     had = had_of(previous)
     placed = place(config, facts, holds, model.attention_heads, model.kv, load, had)
     names = [placement.name(config.name) for placement in placed.placements]
     kept = {name: port for name, port in _ports(previous).items() if port not in foreign_ports}
-    chosen = ports.choose(names, config.port, kept, holds, facts.listening_ports)
+    chosen = ports.choose(names, config.port, kept, holds, _busy(facts, busy_ports))
     refusals = [*support.refusals(config, model, stack), *placed.refusals]
     if isinstance(chosen, Refusal):
         refusals.append(chosen)
@@ -229,6 +231,10 @@ def hardware_line(facts: HostFacts) -> str:
         f"{kind}{zen}, {facts.physical_cores} cores on {len(facts.sockets)} socket(s), "
         f"AVX-512 BF16 {bf16}: {cpu.model_name or 'no model name'}"
     )
+
+
+def _busy(facts: HostFacts, ports: Collection[int] | None) -> Collection[int]:
+    return facts.listening_ports if ports is None else ports
 
 
 def _ports(previous: EndpointPlan | None) -> dict[str, int]:

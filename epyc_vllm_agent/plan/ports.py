@@ -20,7 +20,7 @@ def choose(
     `base` (None: any) is the first instance's port, the others follow it. `previous` holds what
     this endpoint's instances have now; `listening` includes those ports where they run.
     """
-    taken = {hold.port: hold for hold in holds}
+    taken = {hold.port: hold for hold in holds if hold.port is not None}
     chosen: dict[str, int] = {}
     for index, name in enumerate(instances):
         own = previous.get(name)
@@ -55,7 +55,8 @@ def _reserved(port: int, hold: Hold) -> Refusal:
     return Refusal(
         "port-reserved",
         f"port {port} belongs to endpoint {hold.endpoint} (instance {hold.instance})",
-        "choose another with --port, or leave it out to get a free one",
+        "choose another with --port, or leave it out to get a free one; where the file of "
+        f"{hold.endpoint} has another port by now, `epyc-vllm apply --restart` moves both",
     )
 
 

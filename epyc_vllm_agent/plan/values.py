@@ -203,7 +203,7 @@ class Hold:
     instance: str
     socket: int
     cpus: tuple[int, ...]
-    port: int
+    port: int | None  # None: it is given up in this run
     bytes_by_node: tuple[tuple[int, int], ...]
 
 

@@ -398,6 +398,78 @@ def test_a_running_instances_own_port_is_kept(box: Host, systemd: FakeSystemd) -
     assert box.apply(systemd)["a"].action is Action.NONE
 
 
+def two_running(box: Host, systemd: FakeSystemd, **keys: object) -> None:
+    """a on port 9000 and b on 9001, and their files now the other way round, with `keys`."""
+    box.write("a", sockets=[0], cores=2, port=9000)
+    box.write("b", sockets=[0], cores=2, port=9001)
+    box.apply(systemd)
+    listen(box, 9000, 9001)
+    box.write("a", sockets=[0], cores=2, port=9001, **keys)
+    box.write("b", sockets=[0], cores=2, port=9000, **keys)
+
+
+def ports(box: Host) -> dict[str, int]:
+    stored = read_stored(box.paths).plans.values()
+    return {plan.name: plan.instances[0].port for plan in stored}
+
+
+@pytest.mark.parametrize("how", ["flag", "file", "stopped"])
+def test_ports_are_swapped_where_both_are_started_anew(
+    how: str, box: Host, systemd: FakeSystemd
+) -> None:
+    two_running(box, systemd, **({"on_change": "restart"} if how == "file" else {}))
+    if how == "stopped":
+        listen(box)
+        for name in ("a", "b"):
+            systemd.end(f"epyc-vllm-{name}-s0.service")
+    systemd.calls.clear()
+    assert actions(box.check(systemd, restart=how == "flag")) == dict.fromkeys("ab", Action.CHANGE)
+    done = box.apply(systemd, restart=how == "flag")
+    assert codes(done) == {}
+    assert ports(box) == {"a": 9001, "b": 9000}
+    if how == "stopped":
+        return
+    verbs = [verb for verb, unit in systemd.made("stop", "start") if "vllm-" in unit]
+    assert verbs == ["stop", "stop", "start", "start"]  # both are down before one comes up
+    assert runs(systemd, "a-s0", "b-s0")
+    listen(box, 9000, 9001)
+    assert box.apply(systemd)["a"].action is Action.NONE
+
+
+def test_ports_are_not_swapped_under_what_runs_on(box: Host, systemd: FakeSystemd) -> None:
+    two_running(box, systemd)
+    before = box.files()
+    done = box.apply(systemd)
+    assert codes(done) == {"a": "port-reserved", "b": "port-reserved"}
+    error = done["a"].error
+    assert error is not None
+    assert "`epyc-vllm apply --restart` moves both" in str(error.hint)
+    assert box.files() == before
+
+
+def test_a_port_is_not_taken_of_one_that_cannot_leave_it(box: Host, systemd: FakeSystemd) -> None:
+    """b's own file asks for what it cannot have: so it stays where it is, and a with it."""
+    two_running(box, systemd)
+    box.write("b", sockets=[0], cores=2, port=9000, kv_gib=4000)
+    before = box.files()
+    done = box.apply(systemd, restart=True)
+    assert codes(done) == {"a": "port-reserved", "b": "does-not-fit"}
+    assert box.files() == before
+    assert runs(systemd, "a-s0", "b-s0")
+
+
+def test_a_new_endpoint_takes_the_port_of_one_that_is_removed(
+    box: Host, systemd: FakeSystemd
+) -> None:
+    box.write("a", sockets=[0], cores=2, port=9000)
+    box.apply(systemd)
+    listen(box, 9000)
+    box.remove("a")
+    box.write("b", sockets=[0], cores=2, port=9000)
+    assert actions(box.apply(systemd)) == {"a": Action.REMOVE, "b": Action.CREATE}
+    assert ports(box) == {"b": 9000}
+
+
 def listen(box: Host, *ports: int) -> None:
     """Programs that listen on `ports`, as the kernel lists them."""
     lines = [f"{n}: 0100007F:{port:04X} 00000000:0000 0A 0:0" for n, port in enumerate(ports)]
