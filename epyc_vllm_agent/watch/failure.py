@@ -152,10 +152,12 @@ def _unexplained(phase: str, mark: Mark | None, end: Exit) -> Cause:
 def store(paths: Paths, report: FailureReport) -> Path:
     """Writes the report and drops this instance's oldest beyond KEPT; where it is."""
     name = f"{report.instance}-{int(report.time * 1000):015d}-{report.invocation_id[:12]}.json"
-    write_atomically(paths.reports / name, json.dumps(to_plain(report), indent=1))
-    for old in _files(paths, report.instance)[:-KEPT]:
+    path = paths.reports / name
+    write_atomically(path, json.dumps(to_plain(report), indent=1))
+    others = [file for file in _files(paths, report.instance) if file != path]
+    for old in others[: 1 - KEPT]:  # not by its time alone: the clock may have been set back
         old.unlink(missing_ok=True)
-    return paths.reports / name
+    return path
 
 
 def stored(paths: Paths, name: str | None = None) -> tuple[FailureReport, ...]:

@@ -170,6 +170,16 @@ def test_only_the_latest_are_kept(tmp_path: Path) -> None:
     assert failure.find(paths, "a-s0-s0", "e" * 32) is not None
 
 
+def test_a_clock_that_was_set_back_costs_no_new_report(tmp_path: Path) -> None:
+    paths = Paths(tmp_path)
+    for number in range(failure.KEPT):
+        failure.store(paths, composed(invocation_id=f"{number:032x}"[::-1], now=9000.0 + number))
+    path = failure.store(paths, composed(invocation_id="e" * 32, now=1000.0))
+    assert path.exists()
+    assert len(list(paths.reports.iterdir())) == failure.KEPT
+    assert failure.find(paths, "a-s0", f"{0:032x}") is None
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}"])
 def test_a_report_that_cannot_be_read_is_none(tmp_path: Path, text: str) -> None:
     paths = Paths(tmp_path)
