@@ -122,6 +122,7 @@ class DBusSystemd:
         connect = pydbus.SystemBus if address is None else lambda: pydbus.connect(address)
         self._bus = self._asked(connect)
         self._manager = self._asked(self._bus.get, ".systemd1")
+        self._last_list: tuple[Any, tuple[Listed, ...]] | None = None
 
     def reload(self) -> None:
         self._asked(self._manager.Reload)
@@ -169,9 +170,12 @@ class DBusSystemd:
     def _listed(
         self, method: str, signature: str, arguments: tuple[Any, ...]
     ) -> tuple[Listed, ...]:
+        """Reading an answer takes most of the time, so one that is the last one again is not."""
         (rows,) = self._answer(_PATH, _MANAGER, method, signature, arguments)
-        each = map(rows.get_child_value, range(rows.n_children()))
-        return tuple(map(_listed, each))
+        if self._last_list is None or not rows.equal(self._last_list[0]):
+            each = map(rows.get_child_value, range(rows.n_children()))
+            self._last_list = rows, tuple(map(_listed, each))
+        return self._last_list[1]
 
     def _properties(self, path: str, interface: str, names: Sequence[str]) -> dict[str, Any]:
         (values,) = self._answer(path, _PROPERTIES, "GetAll", "(s)", (interface,))
