@@ -1,5 +1,6 @@
 """What the watchdog follows without a restart: the stored plans and [watch]. Reads only."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -30,9 +31,9 @@ class Followed:
         """
         self._follow_config()
         stamps = {
-            path.stem: stamp
-            for path in self._paths.plans.glob("*.json")
-            if (stamp := _stamp(path)) is not None
+            entry.name.removesuffix(".json"): stamp
+            for entry in _files(self._paths.plans)
+            if (stamp := _stamp(entry)) is not None
         }
         if stamps == self._stamps:
             return None
@@ -63,7 +64,16 @@ class Followed:
             self._say(f"the settings stay as they were: {error.message}")
 
 
-def _stamp(path: Path) -> tuple[int, int] | None:
+def _files(folder: Path) -> list[os.DirEntry[str]]:
+    """The plans' files, each second: a Path of each would cost more than to look at it."""
+    try:
+        with os.scandir(folder) as entries:
+            return [entry for entry in entries if entry.name.endswith(".json")]
+    except OSError:
+        return []
+
+
+def _stamp(path: Path | os.DirEntry[str]) -> tuple[int, int] | None:
     try:
         found = path.stat()
     except OSError:
