@@ -7,19 +7,20 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
 from epyc_vllm_agent.facts.model import EndpointKind
 
 if TYPE_CHECKING:
+    from ssl import SSLContext
+
     from httpx import HTTPTransport as Client
     from httpx import Request
 
 Judge = Callable[[dict[str, Any]], str | None]
 
 _CONNECT_SECONDS = 5.0
-_KEPT_SECONDS = 1.0  # a connection, for the next question of the same look
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +48,25 @@ class Counters:
 
 
 def open_client() -> "Client":
-    """What many probes are asked with; making one costs more CPU time than a probe.
+    """What the probes of one look are asked with, on one connection.
 
     It is httpx's transport alone: its Client adds cookies, redirects and a proxy from the
     environment, which must not be asked for this host's own endpoints, at twice the CPU time.
-    `health` and the `counters` that follow share a connection; no longer: a server closes an idle
-    one (uvicorn: after 5 seconds) at just the time when the next look would use it. There is no
-    limit to connections, so that probes that hang do not hold up the others.
+    Not one for all instances and all looks: its pool goes through every connection at every
+    question (half of the watchdog's CPU time at 64 instances), and a server closes an idle one
+    (uvicorn: after 5 seconds) at just the time when the next look would use it.
     """
     import httpx
 
-    limits = httpx.Limits(max_connections=None, keepalive_expiry=_KEPT_SECONDS)
-    # Plain http only; a TLS context would read all certificates of the system (27 ms CPU).
-    return httpx.HTTPTransport(trust_env=False, verify=False, limits=limits)
+    return httpx.HTTPTransport(trust_env=False, verify=_unused_tls())
+
+
+@cache
+def _unused_tls() -> "SSLContext":
+    """Of clients that ask plain http only. httpx would make one for each, at a probe's CPU time."""
+    import ssl
+
+    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +178,6 @@ def completion(
     key: str | None,
     timeout_seconds: float = 180.0,
     max_tokens: int = 16,
-    client: "Client | None" = None,
 ) -> Probe:
     """One small deterministic completion. Its text may be empty: choices[0] decides."""
     body: dict[str, Any] = {"model": model, "max_tokens": max_tokens, "temperature": 0}
@@ -184,7 +190,7 @@ def completion(
         return _choice(answer, kind)
 
     request = _request("POST", url + path, timeout_seconds, body, key)
-    return _judged(request, judge, client)
+    return _judged(request, judge)
 
 
 def _choice(answer: dict[str, Any], kind: EndpointKind) -> str | None:

@@ -24,11 +24,8 @@ class Look:
 
 
 class Looker:
-    """Asks servers on one client."""
-
     def __init__(self, paths: Paths) -> None:
         self._paths = paths
-        self._client = probe.open_client()
 
     def look(
         self, plan: EndpointPlan, instance: Instance, control_group: str | None, policy: Watch
@@ -36,8 +33,9 @@ class Looker:
         """Takes two time-outs at most: an interval each, two to five seconds."""
         url = url_of(plan, instance)
         most = min(_MOST_SECONDS, max(_LEAST_SECONDS, policy.interval_seconds))
-        health = probe.health(url, most, self._client)
-        counters = probe.counters(url, self._client, most) if health.ok else None
+        with probe.open_client() as client:
+            health = probe.health(url, most, client)
+            counters = probe.counters(url, client, most) if health.ok else None
         found = processes(self._paths, control_group) if control_group else ()
         return Look(health, counters, workers_of(found))
 
@@ -50,7 +48,6 @@ class Looker:
             borrow(self._paths, instance.name),
             timeout_seconds=policy.prefill_seconds + policy.hung_seconds,
             max_tokens=1,
-            client=self._client,
         )
 
     def may_ask(self, plan: EndpointPlan, instance: Instance) -> bool:

@@ -54,13 +54,12 @@ def test_a_look_has_one_connection_and_the_next_look_another(server: Server) -> 
     server.answer(
         "/metrics", 'vllm:num_requests_running 1\nvllm:generation_tokens_total{a="}"} 2\n'
     )
-    client = open_client()
     for _ in range(2):
-        assert health(server.url, client=client).ok
-        assert counters(server.url, client) == Counters(1, 0, 0, 2)
+        with open_client() as client:
+            assert health(server.url, client=client).ok
+            assert counters(server.url, client) == Counters(1, 0, 0, 2)
     first, second, third, fourth = server.peers
     assert first == second != third == fourth
-    client.close()
 
 
 def test_nobody_listens(free_port: int) -> None:
