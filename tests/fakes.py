@@ -64,11 +64,22 @@ class FakeSystemd:
         )
 
     def start(self, unit: str, watch: Watcher | None = None) -> UnitState:
+        self.queue_start(unit)
+        return self.wait(unit, watch)
+
+    def queue_start(self, unit: str) -> None:
         self._called("start", unit)
         if self._unit(unit).text is None:
             raise ActionFailed("systemd-refused", f"Unit {unit} not found.", None)
         for wanted in (*self._wants(unit), unit):
-            self._start_one(wanted, watch)
+            if self._unit(wanted).active != "active":
+                self.jobs[wanted] = "start"
+
+    def wait(self, unit: str, watch: Watcher | None = None) -> UnitState:
+        self._called("wait", unit)
+        for wanted in (*self._wants(unit), unit):
+            if self.jobs.get(wanted) == "start":
+                self._start_one(wanted, watch)
         return self.state(unit)
 
     def restart(self, unit: str, watch: Watcher | None = None) -> UnitState:
@@ -167,6 +178,7 @@ class FakeSystemd:
     def _start_one(self, unit: str, watch: Watcher | None) -> None:
         known = self._unit(unit)
         if known.active == "active" or known.text is None:
+            self.jobs.pop(unit, None)
             return
         known.invocation += 1
         known.active = "activating"
@@ -182,6 +194,7 @@ class FakeSystemd:
 
     def _stop_one(self, unit: str) -> None:
         known = self._unit(unit)
+        self.jobs.pop(unit, None)
         if known.active in ("active", "activating"):
             known.active = "inactive"
 

@@ -70,6 +70,14 @@ class StoredSystemd:
         self._change(lambda: self.fake.start(unit, watch))
         return self.fake.state(unit)
 
+    def queue_start(self, unit: str) -> None:
+        self.counter.tick()
+        self.fake.queue_start(unit)
+
+    def wait(self, unit: str, watch: Watcher | None = None) -> UnitState:
+        self._change(lambda: self.fake.wait(unit, watch))
+        return self.fake.state(unit)
+
     def restart(self, unit: str, watch: Watcher | None = None) -> UnitState:
         self._change(lambda: self.fake.restart(unit, watch))
         return self.fake.state(unit)

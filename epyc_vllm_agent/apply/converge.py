@@ -80,7 +80,8 @@ def carry_out(
     log: Log = journal.of_unit,
     prove: Callable[[], None] = lambda: None,
 ) -> dict[str, Converged | AgentError]:
-    """Does all `works`, with one reload for them, and tells of each endpoint what became of it.
+    """Does all `works`, with one reload for them and the starts side by side, and tells of each
+    endpoint what became of it.
 
     What fails is taken back and the others go on; an interrupt takes back all that is not done.
     """
@@ -96,7 +97,9 @@ def carry_out(
         changed = any(one.work.changes.reload or one.new_at_boot for one in doing)
         _reload([one for one in doing if one.outcome is None], systemd, changed)
         for one in doing:
-            one.step(one.start)
+            one.step(one.queue)
+        for one in doing:
+            one.step(one.wait)
     except BaseException as error:
         for one in doing:
             if one.outcome is None:
@@ -135,6 +138,8 @@ class _Doing:
         self._prove = prove
         self._transaction = Transaction(paths, work.changes.files)
         self._ran: tuple[str, ...] = ()
+        self._down: tuple[str, ...] = ()  # services of those to be up that were not
+        self._queued: tuple[str, ...] = ()  # units whose start was asked for
         self._prepared = False
         self.new_at_boot = False
 
@@ -170,12 +175,25 @@ class _Doing:
         if work.at_boot:  # before the reload: its links count for it too
             self.new_at_boot = systemd.enable(work.changes.target)
 
-    def start(self) -> None:
-        work = self.work
-        started = _start(work, self._systemd, self._watch) if work.up else ()
+    def queue(self) -> None:
+        """Asks for the start of what is to be up and is not."""
+        if self.work.up:
+            states = map(self._systemd.state, self.work.up)
+            self._down = tuple(state.name for state in states if not state.is_up)
+            self._queued = _to_start(self.work, self._down, self._systemd)
+        for unit in self._queued:
+            self._systemd.queue_start(unit)
+
+    def wait(self) -> None:
+        """Until all of it is up, and proven."""
+        for unit in self._queued:
+            self._systemd.wait(unit, self._watch)
+        failed = [state for state in map(self._systemd.state, self.work.up) if not state.is_up]
+        if failed:
+            raise _NotUp(failed)
         self._prove()
-        files = tuple(change.path for change in work.changes.files)
-        self.outcome = Converged(files, started, enabled=self.new_at_boot)
+        files = tuple(change.path for change in self.work.changes.files)
+        self.outcome = Converged(files, self._down, enabled=self.new_at_boot)
 
     def take_back(self) -> str:
         if not self._prepared or not self.work.changes.files:
@@ -262,20 +280,12 @@ def _unit_missing(state: Listed) -> ActionFailed:
     )
 
 
-def _start(work: Work, systemd: Systemd, watch: Watcher | None) -> tuple[str, ...]:
-    """Starts what is to be up and is not, all instances at once, and waits for them."""
+def _to_start(work: Work, down: tuple[str, ...], systemd: Systemd) -> tuple[str, ...]:
+    """The target, which starts all instances; not where it would start what somebody stopped."""
+    if not _is_whole(work):
+        return down
     target = work.changes.target
-    down = [service for service in work.up if not systemd.state(service).is_up]
-    if _is_whole(work):
-        if down or not systemd.state(target).is_up:
-            systemd.start(target, watch)
-    else:  # the target would start those too that somebody stopped
-        for service in down:
-            systemd.start(service, watch)
-    failed = [state for state in map(systemd.state, work.up) if not state.is_up]
-    if failed:
-        raise _NotUp(failed)
-    return tuple(down)
+    return (target,) if down or not systemd.state(target).is_up else ()
 
 
 def _report(paths: Paths, endpoint: str, state: UnitState, log: Log) -> FailureReport:

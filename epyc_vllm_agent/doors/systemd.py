@@ -76,6 +76,8 @@ class Systemd(Protocol):
     def reload(self) -> None: ...
     def state(self, unit: str) -> UnitState: ...
     def start(self, unit: str, watch: Watcher | None = None) -> UnitState: ...
+    def queue_start(self, unit: str) -> None: ...
+    def wait(self, unit: str, watch: Watcher | None = None) -> UnitState: ...
     def restart(self, unit: str, watch: Watcher | None = None) -> UnitState: ...
     def stop(self, unit: str) -> UnitState: ...
     def enable(self, unit: str) -> bool: ...
@@ -135,17 +137,34 @@ class DBusSystemd:
         return _state(unit, values, self._job_type(values["Job"]))
 
     def start(self, unit: str, watch: Watcher | None = None) -> UnitState:
-        return self._run(self._manager.StartUnit, unit, watch)
+        self.queue_start(unit)
+        return self.wait(unit, watch)
+
+    def queue_start(self, unit: str) -> None:
+        """Asks for a start; a job already queued is joined, not doubled."""
+        self._asked(self._manager.StartUnit, unit, "replace")
 
     def restart(self, unit: str, watch: Watcher | None = None) -> UnitState:
-        return self._run(self._manager.RestartUnit, unit, watch)
+        self._asked(self._manager.RestartUnit, unit, "replace")
+        return self.wait(unit, watch)
 
     def stop(self, unit: str) -> UnitState:
-        return self._run(self._manager.StopUnit, unit, None)
+        self.queue_stop(unit)
+        return self.wait(unit)
 
     def queue_stop(self, unit: str) -> None:
         """Asks for a stop and does not wait for it."""
         self._asked(self._manager.StopUnit, unit, "replace")
+
+    def wait(self, unit: str, watch: Watcher | None = None) -> UnitState:
+        """Until the unit has no job; `watch` is shown it meanwhile."""
+        while True:
+            state = self.state(unit)
+            if state.job is None:
+                return state
+            if watch:
+                watch(state)
+            time.sleep(_POLL_SECONDS)
 
     def list_units(self, pattern: str) -> tuple[Listed, ...]:
         """Loaded units whose name matches: cheaper than one `state`, however many they are."""
@@ -195,17 +214,6 @@ class DBusSystemd:
         question = (_NAME, path, interface, method, packed, None, none, -1, None)
         reply = self._asked(self._bus.con.call_sync, *question)
         return [reply.get_child_value(number) for number in range(reply.n_children())]
-
-    def _run(self, method: Any, unit: str, watch: Watcher | None) -> UnitState:
-        """Queues a job and waits for its end; a job already queued is joined, not doubled."""
-        self._asked(method, unit, "replace")
-        while True:
-            state = self.state(unit)
-            if state.job is None:
-                return state
-            if watch:
-                watch(state)
-            time.sleep(_POLL_SECONDS)
 
     def _job_type(self, job: tuple[int, str]) -> str | None:
         if not job[0]:

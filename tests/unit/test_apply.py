@@ -318,12 +318,20 @@ def test_a_failed_start_is_taken_back_and_the_others_go_on(box: Host, systemd: F
     assert systemd.enabled == {"epyc-vllm-a.target", "epyc-vllm-c.target"}
 
 
+def test_the_starts_go_side_by_side(box: Host, systemd: FakeSystemd) -> None:
+    for name in ("a", "b"):
+        box.write(name, sockets=[0], cores=2)
+    box.apply(systemd)
+    begun = systemd.made("start", "wait")[:4]
+    assert begun == [(do, f"epyc-vllm-{n}.target") for do in ("start", "wait") for n in "ab"]
+
+
 def test_an_interrupt_takes_back_what_is_not_done(box: Host, systemd: FakeSystemd) -> None:
     for name in ("a", "b", "c"):
         box.write(name, sockets=[0], cores=2)
 
     def interrupt(method: str, unit: str) -> None:
-        if (method, unit) == ("start", "epyc-vllm-b.target"):
+        if (method, unit) == ("wait", "epyc-vllm-b.target"):
             raise KeyboardInterrupt
 
     systemd.when = interrupt

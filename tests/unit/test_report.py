@@ -172,7 +172,7 @@ class OneUnit:
     def start(self, unit: str, watch: object = None) -> UnitState:
         raise AssertionError(f"status starts no {unit}")
 
-    restart = start
+    restart = wait = start
 
     def stop(self, unit: str) -> UnitState:
         raise AssertionError(f"status stops no {unit}")
@@ -183,7 +183,7 @@ class OneUnit:
     def disable(self, unit: str) -> None:
         raise AssertionError(f"status disables no {unit}")
 
-    reset_failed = disable
+    reset_failed = queue_start = disable
 
     def list_units(self, pattern: str) -> tuple[Listed, ...]:
         raise AssertionError(f"status lists no {pattern}")
