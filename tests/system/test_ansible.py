@@ -15,6 +15,8 @@ pytestmark = [pytest.mark.timeout(1200), pytest.mark.long]
 
 WORK = "/root/ansible"
 FOLDER = "/etc/epyc-vllm/endpoints.d"
+PATH = "epyc-vllm-apply.path"
+RUNS = "journalctl -b -o cat -u epyc-vllm-apply.service --grep '^Starting' || true"
 PLAY = """\
 - hosts: all
   gather_facts: false
@@ -41,6 +43,7 @@ def fleet(guest: Guest) -> Iterator[Guest]:
     guest.write(f"{WORK}/hosts", INVENTORY)
     yield guest
     sshd.close(guest)
+    guest.run(["systemctl", "disable", "--now", PATH])
     guest.sh(f"rm -rf {WORK}")
 
 
@@ -65,6 +68,7 @@ def play(
             "ANSIBLE_ROLES_PATH": str(parts.ROLES),
             "ANSIBLE_HOST_KEY_CHECKING": "false",
             "ANSIBLE_NOCOLOR": "true",
+            "ANSIBLE_PIPELINING": "true",
         },
         check=False,
         timeout=600,
@@ -97,6 +101,26 @@ def test_a_host_follows_its_list(fleet: Guest, epyc_vllm: EpycVllm) -> None:
         assert not changed(play(fleet, endpoints))
     assert fleet.sh("find /etc/systemd/system -name 'epyc-vllm-*'") == ""
     fleet.sh("test -d /var/lib/epyc-vllm/models/models--example--tiny-chat")
+
+
+def test_it_is_the_same_where_files_are_applied_by_themselves(
+    fleet: Guest, epyc_vllm: EpycVllm
+) -> None:
+    """Two endpoints at once get what they get in one run, and nothing else applies them."""
+    made = []
+    before = fleet.sh(RUNS)
+    for verb, state in (("disable", "inactive"), ("enable", "active")):
+        fleet.run(["systemctl", verb, "--now", PATH])
+        assert changed(play(fleet, [CHAT, BASE]))
+        assert serving(epyc_vllm, "chat", "base")
+        made.append(fleet.sh("tail -n +1 /etc/systemd/system/epyc-vllm-*"))
+        assert not changed(play(fleet, [CHAT, BASE], "--check", "--diff"))
+        assert not changed(play(fleet, [CHAT, BASE]))
+        assert changed(play(fleet, []))
+        assert serving(epyc_vllm)
+        assert fleet.run(["systemctl", "is-active", PATH], check=False).stdout.strip() == state
+    assert made[0] == made[1]
+    assert fleet.sh(RUNS) == before
 
 
 def test_the_diff_shows_the_file(fleet: Guest) -> None:

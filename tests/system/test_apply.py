@@ -232,6 +232,23 @@ def test_drift_is_told_and_restored(guest: Guest, epyc_vllm: EpycVllm) -> None:
         guest.run(["systemctl", "stop", "squatter"])
 
 
+def test_two_endpoints_swap_their_ports(guest: Guest, epyc_vllm: EpycVllm) -> None:
+    for name, port in (("a", 8100), ("b", 8101)):
+        drop(guest, name, f"port = {port}")
+    assert epyc_vllm("apply").returncode == 0
+    for name, port in (("a", 8101), ("b", 8100)):
+        drop(guest, name, f"port = {port}")
+    done = epyc_vllm("apply")
+    assert (done.returncode, "`epyc-vllm apply --restart` moves both" in done.stdout) == (3, True)
+    found = answer(epyc_vllm, "--restart")
+    assert [found[name]["started"] for name in "ab"] == [[SERVICE], ["epyc-vllm-b-s0.service"]]
+    for name, port in (("a", 8101), ("b", 8100)):
+        running = argv(guest, f"epyc-vllm-{name}-s0.service")
+        assert running[running.index("--port") + 1] == str(port)
+        assert epyc_vllm("verify", name).returncode == 0
+    assert answer(epyc_vllm)["a"]["changed"] is False
+
+
 def test_two_at_once(guest: Guest, epyc_vllm: EpycVllm, standin: Standin) -> None:
     standin.behave(load_seconds=5)
     drop(guest, "a")
