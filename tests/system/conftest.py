@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.guest import hub, parts, project, rootfs
+from tests.guest import cache, hub, parts, project, rootfs
 from tests.guest.boot import Guest, sweep
 from tests.guest.outside import install_prerequisites
 
@@ -26,16 +26,6 @@ DOCKER = {
     "runtimes": {"with-cpuinfo": {"path": RUNC}},
     "default-runtime": "with-cpuinfo",
 }
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Where several processes share the work, each takes whole files of these, and one of them all
-    that start real vLLM."""
-    for item in items:
-        if item.path.parent == Path(__file__).parent:
-            is_real = item.get_closest_marker("real") is not None
-            item.add_marker(pytest.mark.xdist_group("real" if is_real else item.path.stem))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +63,16 @@ def booted() -> Iterator[Guest]:
         yield guest
     finally:
         guest.down()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def alone(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Files that start real vLLM wait for each other, over processes."""
+    if request.node.get_closest_marker("real") is None:
+        yield
+        return
+    with cache.lock("real-vllm"):
+        yield
 
 
 @pytest.fixture
