@@ -145,9 +145,11 @@ def _is_stopping(name: str) -> bool:
 def _was_asked_for(mark: Mark | None, result: str, main_exit: str | None) -> bool:
     """`main_exit` is the server's exit status or signal, None where it never ran."""
     if mark is None or mark.phase == "preflight":
-        # A stop that comes before any step could note it: it signals what runs just then.
-        unnoted = result == "success" and main_exit in (None, "TERM")
-        return unnoted and (mark is None or mark.fault is None)
+        # A stop that comes before any step could note it: it signals what runs just then. Or it
+        # was noted by the step that waits, before its first phase, and that step ended the server.
+        noted = mark is not None and mark.stop_asked
+        clean = result == "success" and (mark is None or mark.fault is None)
+        return clean and (noted or main_exit in (None, "TERM"))
     starting = mark.phase != readiness.SERVING
     if starting and result != "success":  # its time was up, or a step said no
         return False

@@ -233,17 +233,22 @@ def test_a_preflight_leaves_its_fault_for_the_report(paths: Paths) -> None:
 
 
 @pytest.mark.parametrize(
-    ("left", "result"),
+    ("left", "result", "status"),
     [
-        (Mark("1", "serving", stop_asked=True), "success"),
-        (Mark("1", "serving", stop_asked=True), "timeout"),  # asked for, and killed in the end
-        (Mark("1", "health", stop_asked=True), "success"),  # stopped while it loaded
-        (Mark("1", "preflight"), "success"),
+        (Mark("1", "serving", stop_asked=True), "success", None),
+        (Mark("1", "serving", stop_asked=True), "timeout", "KILL"),  # asked for, killed in the end
+        (Mark("1", "health", stop_asked=True), "success", "VTALRM"),  # stopped while it loaded
+        (Mark("1", "preflight"), "success", None),
+        (Mark("1", "preflight"), "success", "TERM"),
+        (Mark("1", "preflight", stop_asked=True), "success", "VTALRM"),  # before its first phase
     ],
 )
-def test_an_end_that_was_asked_for_makes_no_report(paths: Paths, left: Mark, result: str) -> None:
+def test_an_end_that_was_asked_for_makes_no_report(
+    paths: Paths, left: Mark, result: str, status: str | None
+) -> None:
     marks.write(paths, "a-s0", left)
     variables = {"INVOCATION_ID": "1", "SERVICE_RESULT": result}
+    variables |= {"EXIT_CODE": "killed", "EXIT_STATUS": status} if status else {}
     assert unit_steps.stopped(paths, "a-s0", variables) is None
     assert not paths.reports.exists()
 
