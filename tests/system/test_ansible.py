@@ -90,7 +90,7 @@ def serving(epyc_vllm: EpycVllm, *names: str) -> bool:
 
 def test_a_host_follows_its_list(fleet: Guest, epyc_vllm: EpycVllm) -> None:
     """Each state: check mode tells the truth, the first run changes, the second does nothing."""
-    for endpoints in ([CHAT], [CHAT | {"max_model_len": 512}, BASE], [BASE], []):
+    for endpoints in ([CHAT], [CHAT, BASE], [CHAT | {"max_model_len": 512}, BASE], [BASE], []):
         names = [str(endpoint["name"]) for endpoint in endpoints]
         before = fleet.sh(f"ls -l --time-style=full-iso {FOLDER} /etc/systemd/system")
         assert changed(play(fleet, endpoints, "--check", "--diff"))
@@ -99,8 +99,8 @@ def test_a_host_follows_its_list(fleet: Guest, epyc_vllm: EpycVllm) -> None:
         assert serving(epyc_vllm, *names)
         assert not changed(play(fleet, endpoints, "--check", "--diff"))
         assert not changed(play(fleet, endpoints))
-    left = "find /etc/systemd/system -name '*vllm-chat*' -o -name '*vllm-base*'"
-    assert fleet.sh(left) == ""  # the watchdog stays
+    left = "find /etc/systemd/system -name 'epyc-vllm-*' ! -name epyc-vllm-watchdog.service"
+    assert fleet.sh(left) == ""
     fleet.sh("test -d /var/lib/epyc-vllm/models/models--example--tiny-chat")
 
 
