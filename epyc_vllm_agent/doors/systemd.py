@@ -193,7 +193,7 @@ class DBusSystemd:
         (rows,) = self._answer(_PATH, _MANAGER, method, signature, arguments)
         if self._last_list is None or not rows.equal(self._last_list[0]):
             each = map(rows.get_child_value, range(rows.n_children()))
-            self._last_list = rows, tuple(map(_listed, each))
+            self._last_list = rows, tuple(map(_row, each))
         return self._last_list[1]
 
     def _properties(self, path: str, interface: str, names: Sequence[str]) -> dict[str, Any]:
@@ -243,7 +243,7 @@ def _bus_error() -> type[Exception]:
     return found
 
 
-def _listed(row: Any) -> Listed:
+def _row(row: Any) -> Listed:
     name, load, active, sub, job = (row.get_child_value(i).get_string() for i in _LISTED)
     return Listed(name, load, active, sub, job or None)
 
