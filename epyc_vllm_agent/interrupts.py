@@ -2,17 +2,26 @@
 
 import contextlib
 import signal
+import time
 from collections.abc import Iterator
 from types import FrameType
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_ECHO_SECONDS = 0.5  # timeout(1) and a lost terminal signal a process, and again its whole group
 
 
 def unify() -> None:
-    """Makes all of them raise KeyboardInterrupt, so that every one is undone in order."""
+    """Makes all of them raise KeyboardInterrupt, so that every one is undone in order.
+
+    One that comes twice at once is one interrupt: the second would end what undoes the first.
+    """
+    last = -_ECHO_SECONDS
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
+        nonlocal last
+        before, last = last, time.monotonic()
+        if last - before >= _ECHO_SECONDS:
+            raise KeyboardInterrupt
 
     for number in _SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP on purpose

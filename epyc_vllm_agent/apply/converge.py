@@ -101,9 +101,12 @@ def carry_out(
         for one in doing:
             one.step(one.wait)
     except BaseException as error:
-        for one in doing:
-            if one.outcome is None:
-                error.add_note(f"{one.work.changes.endpoint}: {one.take_back()}")
+        undone = [one for one in doing if one.outcome is None]
+        with deferred():
+            for one in undone:
+                one.put_back()
+        for one in undone:
+            error.add_note(f"{one.work.changes.endpoint}: {one.await_back()}")
         raise
     finally:
         begun.end(paths, [work.changes.endpoint for work in works])
@@ -141,6 +144,7 @@ class _Doing:
         self._down: tuple[str, ...] = ()  # services of those to be up that were not
         self._queued: tuple[str, ...] = ()  # units whose start was asked for
         self._prepared = False
+        self._is_back = False
         self.new_at_boot = False
 
     def step(self, do: Callable[[], None]) -> None:
@@ -153,7 +157,8 @@ class _Doing:
             self.fail(error)
 
     def fail(self, error: AgentError | _NotUp) -> None:
-        outcome = self.take_back()
+        self.put_back()
+        outcome = self.await_back()
         if isinstance(error, _NotUp):
             endpoint = self.work.changes.endpoint
             reports = [_report(self._paths, endpoint, state, self._log) for state in error.states]
@@ -195,10 +200,50 @@ class _Doing:
         files = tuple(change.path for change in self.work.changes.files)
         self.outcome = Converged(files, self._down, enabled=self.new_at_boot)
 
-    def take_back(self) -> str:
-        if not self._prepared or not self.work.changes.files:
+    def put_back(self) -> None:
+        """Earlier files back, and what ran is told to start again; once, and to its end."""
+        if not self._prepared or not self.work.changes.files or self._is_back:
+            return
+        changes, systemd = self.work.changes, self._systemd
+        with deferred():
+            for unit in (changes.target, *self.work.up) if _is_whole(self.work) else self.work.up:
+                with contextlib.suppress(ActionFailed):  # whatever its state: a start may be queued
+                    systemd.stop(unit)
+            if _is_new(changes):
+                with contextlib.suppress(ActionFailed):
+                    systemd.disable(changes.target)
+            self._transaction.undo()
+            with contextlib.suppress(ActionFailed):
+                systemd.reload()
+            for unit in self._again:
+                with contextlib.suppress(ActionFailed):
+                    systemd.queue_start(unit)
+            self._is_back = True
+
+    def await_back(self) -> str:
+        """Until what ran is up again; tells in words how things are then."""
+        if not self._is_back:
             return "the endpoint's files are as they were"
-        return _take_back(self.work, self._systemd, self._transaction, self._ran)
+        if _is_new(self.work.changes):
+            return "its files were removed again"
+        if not self._ran:
+            return "the earlier files are back"
+        with contextlib.suppress(ActionFailed):
+            for unit in self._again:
+                self._systemd.wait(unit)
+            if all(self._systemd.state(service).is_up for service in self._ran):
+                return "the earlier files are back, and the endpoint runs as before"
+        return (
+            "the earlier files are back, but it did not start with them: "
+            f"`systemctl status {self.work.changes.target}`"
+        )
+
+    @property
+    def _again(self) -> tuple[str, ...]:
+        """What is started again where the work is taken back: the target, if it was whole."""
+        if not self._ran or _is_new(self.work.changes):
+            return ()
+        return (self.work.changes.target,) if _is_whole(self.work) else self._ran
 
 
 def stand_by(systemd: Systemd) -> None:
@@ -306,39 +351,8 @@ def _report(paths: Paths, endpoint: str, state: UnitState, log: Log) -> FailureR
     )
 
 
-def _take_back(work: Work, systemd: Systemd, transaction: Transaction, ran: Sequence[str]) -> str:
-    """Earlier files back, and running again if they ran; tells in words how things are now."""
-    changes = work.changes
-    new = any(
-        change.old is None and change.path.endswith(changes.target) for change in changes.files
-    )
-    with deferred():
-        for unit in (changes.target, *work.up) if _is_whole(work) else work.up:
-            with contextlib.suppress(ActionFailed):  # whatever its state: a start may be queued
-                systemd.stop(unit)
-        if new:
-            with contextlib.suppress(ActionFailed):
-                systemd.disable(changes.target)
-        transaction.undo()
-        with contextlib.suppress(ActionFailed):
-            systemd.reload()
-    if new:
-        return "its files were removed again"
-    if not ran:
-        return "the earlier files are back"
-    return _start_again(work, ran, systemd)
-
-
-def _start_again(work: Work, ran: Sequence[str], systemd: Systemd) -> str:
-    target = work.changes.target
-    with contextlib.suppress(ActionFailed):
-        for unit in [target] if _is_whole(work) else ran:
-            systemd.start(unit)
-        if all(systemd.state(service).is_up for service in ran):
-            return "the earlier files are back, and the endpoint runs as before"
-    return (
-        f"the earlier files are back, but it did not start with them: `systemctl status {target}`"
-    )
+def _is_new(changes: ChangeSet) -> bool:
+    return any(file.old is None and file.path.endswith(changes.target) for file in changes.files)
 
 
 def _is_whole(work: Work) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 from epyc_vllm_agent.changes.changes import FileChange
 from epyc_vllm_agent.errors import ActionFailed, Refused
 from epyc_vllm_agent.files import stage, sync_folder, write_atomically
+from epyc_vllm_agent.interrupts import deferred
 from epyc_vllm_agent.paths import Paths
 
 
@@ -66,14 +67,15 @@ class Transaction:
         Raises ActionFailed that names what could not be put back.
         """
         failed = []
-        while self._staged:
-            self._staged.popitem()[1].unlink(missing_ok=True)
-        while self._done:
-            change = self._done.pop()
-            try:
-                self._put_back(change)
-            except OSError as error:
-                failed.append(f"{change.path} ({error.strerror})")
+        with deferred():
+            while self._staged:
+                self._staged.popitem()[1].unlink(missing_ok=True)
+            while self._done:
+                change = self._done.pop()
+                try:
+                    self._put_back(change)
+                except OSError as error:
+                    failed.append(f"{change.path} ({error.strerror})")
         if failed:
             raise ActionFailed(
                 "undo-failed",
@@ -84,7 +86,8 @@ class Transaction:
     @contextlib.contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
         try:
-            yield
+            with deferred():  # a file is either in its place and known to be, or neither
+                yield
         except OSError as error:
             self.undo()
             raise write_failed(error) from error

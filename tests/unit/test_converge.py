@@ -1,9 +1,14 @@
 """Carrying changes out: started, taken back on failure, completed after a kill at any moment."""
 
+import contextlib
+import signal
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from epyc_vllm_agent import interrupts
 from epyc_vllm_agent.apply import converge
 from epyc_vllm_agent.apply.converge import Converged, StartFailed
 from epyc_vllm_agent.changes.changes import to_disable, to_enable
@@ -260,6 +265,57 @@ def test_an_interrupt_leaves_the_state_before(
         enable(paths, systemd, planned(endpoint(max_model_len=8192)))
     assert files(paths) == before
     assert systemd.active() == ALL
+
+
+@pytest.mark.parametrize("method", ["stop", "reload", "start", "wait"])
+def test_an_interrupt_of_what_an_interrupt_takes_back(
+    paths: Paths, systemd: FakeSystemd, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What ran is told to start again, however impatient somebody is."""
+    enable(paths, systemd, planned())
+    before = files(paths)
+    taken_back = False
+
+    def interrupt(called: str, _: str) -> None:
+        nonlocal taken_back
+        if called == "wait" and not taken_back:
+            taken_back = True
+            raise KeyboardInterrupt
+        if called == method and taken_back:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(interrupts, "_ECHO_SECONDS", 0.0)
+    systemd.when = interrupt
+    with handled(), pytest.raises(KeyboardInterrupt):
+        enable(paths, systemd, planned(endpoint(max_model_len=8192)))
+    systemd.when = None
+    assert files(paths) == before
+    systemd.wait(TARGET)
+    assert systemd.active() == ALL
+
+
+@contextlib.contextmanager
+def handled() -> Iterator[None]:
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.getsignal(number) for number in numbers]
+    interrupts.unify()
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+
+
+def test_an_interrupt_that_comes_twice_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    with handled():
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGHUP)
+        signal.raise_signal(signal.SIGHUP)
+        now[0] += 1
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
 
 
 def test_an_interrupt_of_the_first_start(paths: Paths, systemd: FakeSystemd) -> None:
