@@ -282,7 +282,7 @@ def test_an_interrupt_of_what_an_interrupt_takes_back(
             taken_back = True
             raise KeyboardInterrupt
         if called == method and taken_back:
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGTERM)
 
     monkeypatch.setattr(interrupts, "_ECHO_SECONDS", 0.0)
     systemd.when = interrupt
@@ -311,11 +311,11 @@ def test_an_interrupt_that_comes_twice_is_one(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     with handled():
         with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGHUP)
-        signal.raise_signal(signal.SIGHUP)
+            signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
         now[0] += 1
         with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGTERM)
 
 
 def test_an_interrupt_of_the_first_start(paths: Paths, systemd: FakeSystemd) -> None:
