@@ -29,6 +29,7 @@ class NotConverged(AgentError):
         said = "could not be applied" if failed else "differ from their files"
         super().__init__("not-converged", f"{said}: {', '.join(failed or changes)}")
         self.exit_code = exit_code
+        self.details = "\n".join(e.details for one in applied if (e := one.error) and e.details)
 
 
 @click.command()

@@ -31,6 +31,7 @@ def _plain(one: Applied, with_diff: bool) -> dict[str, Any]:
         "code": one.error.code,
         "message": one.error.message,
         "hint": one.error.hint,
+        "details": one.error.details,
         "exit_code": int(one.error.exit_code),
     }
     values = {

@@ -1,6 +1,7 @@
 """Files dropped, changed and removed on the booted host: applied by themselves, or by `apply`."""
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterator
 
@@ -270,10 +271,28 @@ def test_a_reboot(watched: Guest, epyc_vllm: EpycVllm, standin: Standin) -> None
     assert state(watched) == "activating"
     watched.run(["systemctl", "is-system-running", "--wait"], check=False)
     chain = watched.sh("systemd-analyze critical-chain multi-user.target")
+    assert "multi-user.target @" in chain
     assert "epyc-vllm-a" not in chain
     assert "network-online" not in chain
     assert state(watched) == "active"
     assert answer(epyc_vllm)["a"]["changed"] is False
+
+
+def test_a_start_that_fails_is_told_as_enable_tells_it(
+    guest: Guest, epyc_vllm: EpycVllm, standin: Standin
+) -> None:
+    standin.behave(fail_loading=1, message="InvalidCxxCompiler: none")
+    drop(guest, "a")
+    done = epyc_vllm("apply")
+    assert done.returncode == 1
+    assert "a-s0 failed in phase health: there is no C++ compiler" in done.stdout
+    assert "InvalidCxxCompiler: none" in done.stderr  # the log of the run
+    assert re.search(r"last \d+ log lines", done.stderr)
+    assert done.stderr.splitlines()[-1] == "epyc-vllm: could not be applied: a"
+    drop(guest, "b")
+    error = answer(epyc_vllm, code=1)["b"]["error"]
+    assert isinstance(error, dict)
+    assert "InvalidCxxCompiler: none" in error["details"]
 
 
 def test_shipped_units_pass_systemd_analyze_verify(guest: Guest) -> None:

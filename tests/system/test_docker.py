@@ -1,5 +1,7 @@
 """The plain container service: with docker and its daemon, and with podman before quadlets."""
 
+import json
+import re
 import time
 from collections.abc import Iterator
 
@@ -75,6 +77,21 @@ def test_a_whole_life(guest: Guest, epyc_vllm: EpycVllm, program: str) -> None:
     assert epyc_vllm("disable", "tiny-chat").returncode == 0
     assert containers(guest, program) == []
     assert guest.sh("ls /dev/shm | grep -v ^libpod_lock || true") == ""
+
+
+def test_it_is_where_the_plan_has_it_or_says_so(
+    guest: Guest, epyc_vllm: EpycVllm, program: str
+) -> None:
+    """docker only warns where it cannot limit, and starts the server on all CPUs."""
+    enable(epyc_vllm, program, "--cores", "1")
+    first = guest.sh(f"{program} inspect --format '{{{{.State.Pid}}}}' {CONTAINER}").strip()
+    (told,) = json.loads(epyc_vllm("status", "--json").stdout)["endpoints"]
+    (instance,) = told["instances"]
+    cpus = re.search(r"Cpus_allowed_list:\t(.*)", guest.read(f"/proc/{first}/status"))
+    assert cpus
+    pinned = cpus[1] == "0"
+    assert pinned == (instance["placement"] is None), instance
+    assert pinned or f"it may use CPUs {cpus[1]}" in epyc_vllm("status").stdout
 
 
 def test_it_is_back_after_a_reboot(guest: Guest, epyc_vllm: EpycVllm, program: str) -> None:

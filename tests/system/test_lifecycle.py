@@ -1,6 +1,7 @@
 """What a sysadmin does with an endpoint, on the stand-in server: it needs a second to load."""
 
 import json
+import re
 import time
 
 import pytest
@@ -97,6 +98,7 @@ def test_boot_starts_it_and_does_not_wait_for_it(
     guest.run(["systemctl", "is-system-running", "--wait"], check=False)
     assert state(guest, SERVICE) == "active"
     chain = guest.sh("systemd-analyze critical-chain multi-user.target")
+    assert "multi-user.target @" in chain
     assert "tiny-chat" not in chain  # the watchdog may be in it: it is up in a moment
 
 
@@ -112,6 +114,15 @@ def test_units_pass_systemd_analyze_verify(guest: Guest, epyc_vllm: EpycVllm) ->
     enable(epyc_vllm)
     done = guest.run(["systemd-analyze", "verify", "--man=no", SERVICE, TARGET, ALL])
     assert done.stderr == ""
+
+
+def test_a_server_is_shut_in(guest: Guest, epyc_vllm: EpycVllm) -> None:
+    """systemd's own score, of 10 for a service that may do anything."""
+    enable(epyc_vllm)
+    told = guest.sh(f"systemd-analyze security --no-pager {SERVICE}").splitlines()[-1]
+    score = re.search(r"exposure level for \S+: ([\d.]+)", told)
+    assert score, told
+    assert float(score[1]) <= 4.0
 
 
 def test_readiness_names_the_platform_and_what_it_is_given(

@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from tests import golden
 from tests.guest import image, parts
 from tests.guest.boot import Guest
 from tests.system.conftest import EpycVllm
@@ -20,6 +21,7 @@ CONTAINER = "epyc-vllm-tiny-chat-s0"
 SMALL = ("--kv-gib", "1")  # others use this machine's memory too
 PODMAN = ("--runtime", "podman", "--image", image.NAME, *SMALL)
 ARCHIVE = f"{parts.IMAGES}/standin.tar"
+PACKAGED = "/usr/bin/epyc-vllm"  # where the kept sets of units have the program
 GENERATOR = "/usr/lib/systemd/system-generators/podman-system-generator"
 
 
@@ -47,12 +49,12 @@ def enable(epyc_vllm: EpycVllm, *flags: str) -> str:
 
 
 def refused(epyc_vllm: EpycVllm, *flags: str) -> tuple[int, str]:
-    """The exit code and the sentence that the command ends with."""
+    """The exit code and the one sentence that the command says for itself."""
     done = epyc_vllm("enable", MODEL, "--yes", *flags)
     assert done.returncode != 0, done.stdout
     assert "Traceback" not in done.stderr
-    lines = [line for line in done.stderr.splitlines() if line.startswith("epyc-vllm: ")]
-    return done.returncode, lines[-1]
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("epyc-vllm: ")]
+    return done.returncode, line
 
 
 def state(guest: Guest, unit: str = SERVICE) -> str:
@@ -278,6 +280,9 @@ class TestRefused:
         code, line = refused(epyc_vllm, *PODMAN, "--image-archive", archive)
         assert code == 1
         assert reason in line
+        assert quadlets(guest) == []
+        left = "ls /etc/epyc-vllm/endpoints.d /var/lib/epyc-vllm/plans | grep tiny || true"
+        assert guest.sh(left) == ""
 
     def test_a_foreign_container_of_the_same_name_stays(
         self, guest: Guest, epyc_vllm: EpycVllm
@@ -325,6 +330,24 @@ class TestRefused:
         log = guest.sh(f"journalctl -u {SERVICE} -o cat")
         assert "is not on this host any more" in log
         assert "run `epyc-vllm enable tiny-chat`" in log
+
+    def test_a_port_that_is_taken_at_the_start(self, guest: Guest, epyc_vllm: EpycVllm) -> None:
+        enable(epyc_vllm)
+        before = guest.read(QUADLET)
+        guest.run(["systemctl", "stop", SERVICE])
+        guest.sh("systemd-run -q --collect --unit=squatter python3 -m http.server 8000")
+        guest.sh(
+            "for n in $(seq 300); do ss -Hltn 'sport = :8000' | grep -q . && exit; sleep .1; done"
+        )
+        try:
+            assert guest.run(["systemctl", "start", SERVICE], check=False).returncode != 0
+            assert "port 8000 is in use by another program" in epyc_vllm("report").stdout
+            assert containers(guest) == []
+        finally:
+            guest.run(["systemctl", "stop", "squatter"])
+        assert guest.read(QUADLET) == before
+        guest.run(["systemctl", "start", SERVICE])
+        assert epyc_vllm("verify", "tiny-chat").returncode == 0
 
 
 def test_without_the_cpuset_controller(guest: Guest, epyc_vllm: EpycVllm) -> None:
@@ -383,3 +406,28 @@ def test_the_generated_service_is_whole(guest: Guest, epyc_vllm: EpycVllm) -> No
     done = guest.run(["systemd-analyze", "verify", "--generators=yes", "--man=no", SERVICE, TARGET])
     assert done.stderr == ""
     assert guest.sh(f"systemctl is-enabled {SERVICE}", check=False).strip() == "generated"
+
+
+KEPT = golden.FOLDER / "quadlet"
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in KEPT.iterdir()))
+def test_the_kept_sets_pass_the_generator_and_verify(guest: Guest, name: str) -> None:
+    """What is rendered for any podman: this one reads it, and systemd takes what it makes."""
+    files = sorted((KEPT / name).iterdir())
+    guest.sh("rm -rf /run/kept; mkdir -p /run/kept/quadlets /run/kept/units")
+    try:
+        for file in files:
+            folder = "quadlets" if file.suffix == ".container" else "units"
+            guest.write(f"/run/kept/{folder}/{file.name}", file.read_text())
+        guest.sh(f'ln -s "$(command -v epyc-vllm)" {PACKAGED}')
+        said = guest.sh(f"QUADLET_UNIT_DIRS=/run/kept/quadlets {GENERATOR} /run/kept/units 2>&1")
+        assert said == ""
+        services = {f"{file.stem}.service" for file in files if file.suffix == ".container"}
+        assert services
+        made = set(guest.sh("ls /run/kept/units").split())
+        assert services <= made
+        units = " ".join(f"/run/kept/units/{unit}" for unit in sorted(made) if "." in unit)
+        assert guest.sh(f"systemd-analyze verify --man=no {units} 2>&1") == ""
+    finally:
+        guest.sh(f"rm -rf /run/kept {PACKAGED}")

@@ -18,6 +18,7 @@ pytestmark = [pytest.mark.long, pytest.mark.real, pytest.mark.timeout(3600)]
 MODEL = "example/tiny-chat"
 START = 1500.0  # seconds; about 75 where nothing else runs
 CONTAINERS = "/etc/containers/containers.conf"
+QUADLET = "/etc/containers/systemd/epyc-vllm-tiny-chat-s0.container"
 ZEN, STOCK = "localhost/vllm-zen:1", "localhost/vllm-stock:1"
 FOLDERS = ("/opt/vllm", "/opt/vllm-stock", "/opt/vllm-python")
 
@@ -61,8 +62,11 @@ def test_zen_and_stock_and_what_is_refused(guest: Guest, epyc_vllm: EpycVllm) ->
     assert probed["platform"] == "vllm.platforms.zen_cpu.ZenCpuPlatform"
     assert probed["probed"] is True
     unit = "epyc-vllm-tiny-chat-s0.service"
+    assert f"Image={ZEN.partition(':')[0]}@sha256:" in guest.read(QUADLET)
     guest.run(["systemctl", "stop", unit], timeout=300)
     assert guest.sh(f"systemctl show -P Result {unit}") == "success\n"
+    guest.run(["systemctl", "start", unit], timeout=START)
+    assert json.loads(guest.sh(curl, timeout=600))["object"] == "chat.completion"  # at once
     assert epyc_vllm("disable", "tiny-chat").returncode == 0
 
     guest.cpuinfo("milan")
@@ -73,3 +77,7 @@ def test_zen_and_stock_and_what_is_refused(guest: Guest, epyc_vllm: EpycVllm) ->
     done = epyc_vllm("enable", MODEL, *podman, "--image", STOCK, *accepted, timeout=START)
     assert done.returncode == 0, done.stderr
     assert epyc_vllm("verify", "tiny-chat", timeout=START).returncode == 0
+    assert json.loads(guest.sh(curl, timeout=600))["object"] == "chat.completion"
+    probed = json.loads(epyc_vllm("plan", "tiny-chat", "--json").stdout)["versions"]
+    assert probed["platform"] == "vllm.platforms.cpu.CpuPlatform"
+    assert probed["probed"] is True

@@ -1,5 +1,6 @@
 """A planted hub token and API key: after a whole cycle nothing holds them but what has to."""
 
+import json
 import re
 from collections.abc import Iterator
 
@@ -29,7 +30,7 @@ HOLDERS = {
     "podman": {LENT, f"/run/epyc-vllm/{INSTANCE}.key"},
     "docker": {LENT, f"/run/epyc-vllm/{INSTANCE}.key"},
 }
-JSON = ("detect", "doctor", "plan", "status", "show", "verify", "report")
+JSON = ("detect", "doctor", "plan", "status", "show", "verify", "report", "apply")
 PLACES = "/etc /run /var /tmp /dev/shm /root /home /srv /opt/epyc-vllm /usr/local"
 # Every process, again and again: what had a secret in its arguments or in its environment. The
 # arguments are read first: a process may be gone before the second look.
@@ -87,8 +88,10 @@ def holders(guest: Guest) -> set[str]:
     return {path for path in found.split("\n") if path and not path.endswith("/standin.json")}
 
 
-def modes(guest: Guest, files: set[str]) -> set[str]:
-    return set(guest.sh(f"stat --format='%a %U' {' '.join(sorted(files))}").splitlines())
+def wide(guest: Guest, files: set[str]) -> set[str]:
+    """Those that anybody but their owner may read; of a credential the group bits are the mask of
+    its access list, in which systemd names the service's user."""
+    return set(guest.sh(f"find {' '.join(sorted(files))} -perm /077").splitlines())
 
 
 def sampled(guest: Guest) -> list[str]:
@@ -118,7 +121,8 @@ def test_a_whole_cycle_leaks_nothing(
     unasked = guest.sh("curl -s -o /dev/null -w '%{http_code}' http://127.0.0.1:8000/v1/models")
     assert unasked == "401"
     assert holders(guest) == {TOKEN_FILE, KEY_FILE} | HOLDERS[runtime]
-    assert not [mode for mode in modes(guest, holders(guest)) if mode.split()[0][-1] != "0"]
+    assert wide(guest, holders(guest)) <= {LENT, f"/run/credentials/{SERVICE}/api-key"}
+    assert guest.sh(f"stat --format='%a %U' {LENT}") == "640 root\n"
     said += [guest.sh(f"systemctl show --all {SERVICE}; systemctl cat {SERVICE}")]
     if runtime != "host":
         said.append(guest.sh(f"{runtime} inspect epyc-vllm-{INSTANCE}"))
@@ -128,8 +132,9 @@ def test_a_whole_cycle_leaks_nothing(
         "exit 1"
     )
     for verb in JSON:
-        what = (MODEL,) if verb == "plan" else ()
+        what = {"plan": ("tiny-chat",), "apply": ("--check",)}.get(verb, ())
         shown = epyc_vllm(verb, *what, "--json")
+        assert json.loads(shown.stdout)["schema"] == 1, shown.stderr
         said += [shown.stdout, shown.stderr]
     said.append(epyc_vllm("report", "tiny-chat").stdout)
     assert f"{INSTANCE}" in said[-1]

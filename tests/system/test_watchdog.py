@@ -108,6 +108,11 @@ def test_it_is_given_up_with_a_report(
     assert len(seen["observations"]) > 3
     assert {"vllm", "VLLM::EngineCor", "VLLM::Worker"} <= {p["name"] for p in seen["processes"]}
     assert report["evidence"]["nodes"][0]["free_bytes"] > 0
+    assert report["evidence"]["agent"]
+    assert any("Application startup complete" in line for line in report["log"])
+    assert len(report["log"]) <= 50
+    if behaviour.get("health") != "hang":
+        assert seen["observations"][-1]["counters"]["generation_tokens"] >= 0
     assert len(reports(served)) == 1
     assert_gone(served)
     standin.behave()
@@ -234,7 +239,18 @@ def test_instances_are_followed_without_a_restart(served: Guest, epyc_vllm: Epyc
         return served.sh(f"systemctl show -P StatusText {WATCHDOG}").strip()
 
     wait_until(lambda: status() == "1 of 1 instances run")
-    epyc_vllm("disable", "tiny-chat")
+    assert epyc_vllm("enable", MODEL, "--cores", "1", "--yes").returncode == 0
+    served.write(
+        "/etc/epyc-vllm/endpoints.d/second.toml",
+        f'model = "{MODEL}"\nenvironment = "{parts.STANDIN}"\ncores = 1\nkv_gib = 1\n',
+    )
+    done = epyc_vllm("apply")
+    assert done.returncode == 0, done.stdout
+    wait_until(lambda: status() == "2 of 2 instances run")
+    served.sh("rm /etc/epyc-vllm/endpoints.d/second.toml")
+    assert epyc_vllm("apply").returncode == 0
+    wait_until(lambda: status() == "1 of 1 instances run")
+    assert epyc_vllm("disable", "tiny-chat").returncode == 0
     wait_until(lambda: status() == "0 of 0 instances run")
     assert served.sh("ls -A /run/epyc-vllm/watchdog") == ""
     assert served.sh(f"systemctl show -P InvocationID {WATCHDOG}") == before
@@ -273,12 +289,15 @@ class TestItself:
 
     @long
     def test_it_outlives_the_bus_and_the_journal(self, served: Guest, standin: Standin) -> None:
-        pid = served.sh(f"systemctl show -P MainPID {WATCHDOG}")
+        shown = f"systemctl show -P MainPID {WATCHDOG} dbus.service systemd-journald.service"
+        pid, *others = served.sh(shown).split()
         served.sh("kill -KILL $(systemctl show -P MainPID dbus.service)")
         served.sh("systemctl restart systemd-journald.service")
         wait_until(lambda: state(served, "dbus.service") == "active")
         time.sleep(3)
-        assert served.sh(f"systemctl show -P MainPID {WATCHDOG}") == pid
+        same, *anew = served.sh(shown).split()
+        assert same == pid
+        assert not set(anew) & {*others, "0"}
         standin.behave(health="503")
         wait_failed(served)
         assert newest(served)["verdict"] == "sick"
@@ -287,14 +306,16 @@ class TestItself:
     def test_it_needs_no_hub_and_no_names(self, served: Guest, standin: Standin) -> None:
         hub.stop(served)
         served.sh("mv /etc/resolv.conf /etc/resolv.conf.away 2>/dev/null; ! getent hosts amd.com")
-        served.sh(f"systemctl restart {WATCHDOG}")
-        standin.behave(health="503")
-        wait_failed(served)
-        assert newest(served)["verdict"] == "sick"
-        served.sh("mv /etc/resolv.conf.away /etc/resolv.conf 2>/dev/null || true")
-        config = served.read(CONFIG)
-        hub.start(served)
-        served.write(CONFIG, config)
+        try:
+            served.sh(f"systemctl restart {WATCHDOG}")
+            standin.behave(health="503")
+            wait_failed(served)
+            assert newest(served)["verdict"] == "sick"
+        finally:
+            served.sh("mv /etc/resolv.conf.away /etc/resolv.conf 2>/dev/null || true")
+            config = served.read(CONFIG)
+            hub.start(served)
+            served.write(CONFIG, config)
 
     def test_it_is_hardened(self, guest: Guest) -> None:
         line = guest.sh(f"systemd-analyze security --no-pager {WATCHDOG} | tail -1")

@@ -81,13 +81,13 @@ def ask(guest: Guest, choices: int = 4) -> None:
     }  # fmt: skip
     url = "http://127.0.0.1:8000/v1/completions"
     guest.popen(["curl", "-s", url, "-H", "Content-Type: application/json", "-d", json.dumps(body)])
-    wait_until(lambda: requests_running(guest))
+    wait_until(lambda: counted(guest, "num_requests_running") > 0)
 
 
-def requests_running(guest: Guest) -> bool:
+def counted(guest: Guest, name: str) -> float:
     metrics = guest.sh("curl -s http://127.0.0.1:8000/metrics")
-    found = [line for line in metrics.splitlines() if line.startswith("vllm:num_requests_running")]
-    return any(float(line.split()[-1]) > 0 for line in found)
+    found = [line for line in metrics.splitlines() if line.startswith(f"vllm:{name}{{")]
+    return sum(float(line.split()[-1]) for line in found)
 
 
 @contextmanager
@@ -169,12 +169,16 @@ def test_one_that_stands_still_idle(up: Guest, process: str) -> None:
 
 def test_a_saturated_server_is_let_be(up: Guest) -> None:
     """More requests than it takes at once (128), for longer than hung_seconds."""
+    before, waiting = counted(up, "generation_tokens_total"), 0.0
     ask(up, choices=160)
     ended = time.monotonic() + 150
     while time.monotonic() < ended:
-        if not requests_running(up):
+        waiting = max(waiting, counted(up, "num_requests_waiting"))
+        if not counted(up, "num_requests_running"):
             ask(up, choices=160)
         time.sleep(5)
+    assert waiting > 0
+    assert counted(up, "generation_tokens_total") > before
     assert state(up) == "active"
     seen = json.loads(up.read("/run/epyc-vllm/watchdog/tiny-chat-s0.json"))
     assert seen["verdict"] == "busy"

@@ -48,5 +48,6 @@ def assert_gone(guest: Guest) -> None:
     """No survivor with memory or the port, and it stays down."""
     assert guest.sh("ps -eo comm= | grep -i vllm | grep -v epyc-vllm || true") == ""
     assert guest.sh("ss -Hltn 'sport = :8000'") == ""
+    assert guest.sh(f"systemctl show -P TasksCurrent {SERVICE}") in ("0\n", "[not set]\n")
     time.sleep(3)
     assert state(guest) == "failed"

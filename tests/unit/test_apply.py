@@ -1,7 +1,9 @@
 """apply: the host as its files say; what fails for one endpoint touches no other."""
 
 import os
+import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +13,16 @@ from epyc_vllm_agent.apply import begun
 from epyc_vllm_agent.apply.apply import Action, Applied, worst
 from epyc_vllm_agent.apply.intents import Options
 from epyc_vllm_agent.changes import running
-from epyc_vllm_agent.changes.installed import read_stored
+from epyc_vllm_agent.changes.installed import installed, read_stored
 from epyc_vllm_agent.cli.apply import automatically
+from epyc_vllm_agent.config.config import load
 from epyc_vllm_agent.errors import ConfigError, ExitCode
+from epyc_vllm_agent.facts.gather import gather
 from epyc_vllm_agent.report import apply as report
+from epyc_vllm_agent.watch.drift import drift
 from tests.applying import Host, host
 from tests.fakes import FakeSystemd
+from tests.hosts import GENERATIONS, HOSTS, build
 
 
 @pytest.fixture
@@ -382,6 +388,29 @@ def test_drift_is_restored(box: Host, systemd: FakeSystemd, file: str, how: str)
     assert box.files() == before
     assert done["a"].pending == ()  # it runs with just this text
     assert box.apply(systemd)["a"].action is Action.NONE
+
+
+def test_cpus_that_went_are_planned_without(box: Host, systemd: FakeSystemd) -> None:
+    box.write("a")
+    box.apply(systemd)
+    (before,) = read_stored(box.paths).plans.values()
+    gone = before.instances[0].cpus[3]
+    shutil.rmtree(box.paths.root / "sys")
+    build(replace(HOSTS["genoa-2s-nps1"], offline=str(gone)), box.paths.root)
+
+    def drifted() -> list[str]:
+        facts = gather(box.paths, GENERATIONS)
+        (plan,) = read_stored(box.paths).plans.values()
+        told = drift(plan, installed(box.paths, "a"), load(box.paths), facts)
+        return [item.code for item in told]
+
+    assert drifted() == ["cpus-gone"]
+    assert box.check(systemd)["a"].action is Action.CHANGE
+    assert box.apply(systemd, restart=True)["a"].action is Action.CHANGE
+    assert drifted() == []
+    (after,) = read_stored(box.paths).plans.values()
+    assert [gone in instance.cpus for instance in after.instances] == [False, False]
+    assert box.check(systemd)["a"].action is Action.NONE
 
 
 def test_a_port_that_was_taken_is_changed_unless_the_file_says_it(

@@ -3,7 +3,8 @@
 import contextlib
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from epyc_vllm_agent.apply.converge import Converged, StartFailed
 from epyc_vllm_agent.changes.changes import to_disable, to_enable
 from epyc_vllm_agent.changes.installed import installed
 from epyc_vllm_agent.config.config import EndpointConfig
+from epyc_vllm_agent.doors.systemd import Listed
 from epyc_vllm_agent.errors import ActionFailed
 from epyc_vllm_agent.paths import Paths
 from epyc_vllm_agent.plan.values import EndpointPlan
@@ -328,6 +330,40 @@ def test_an_interrupt_of_the_first_start(paths: Paths, systemd: FakeSystemd) -> 
         converge.enable(paths, changes, [FIRST, SECOND], systemd, interrupt)
     assert files(paths) == {}
     assert systemd.active() == set()
+
+
+class TestAGeneratorThatLeavesAUnitOut:
+    """Its file is there, and after the reload systemd has no such unit."""
+
+    @pytest.fixture
+    def systemd(self, paths: Paths) -> FakeSystemd:
+        class Lossy(FakeSystemd):
+            lost: str | None = None
+
+            def load_units(self, names: Sequence[str]) -> tuple[Listed, ...]:
+                return tuple(
+                    replace(one, load_state="not-found") if one.name == self.lost else one
+                    for one in super().load_units(names)
+                )
+
+        return Lossy(paths)
+
+    def test_the_first_time(self, paths: Paths, systemd: FakeSystemd) -> None:
+        setattr(systemd, "lost", SECOND)  # noqa: B010 - of the subclass
+        with pytest.raises(ActionFailed, match=f"no usable unit {SECOND} after the reload") as told:
+            enable(paths, systemd, planned())
+        assert told.value.code == "unit-missing"
+        assert files(paths) == {}
+        assert systemd.active() == set()
+
+    def test_of_a_changed_one(self, paths: Paths, systemd: FakeSystemd) -> None:
+        enable(paths, systemd, planned())
+        before = files(paths)
+        setattr(systemd, "lost", FIRST)  # noqa: B010
+        with pytest.raises(ActionFailed, match="no usable unit"):
+            enable(paths, systemd, planned(endpoint(max_model_len=8192)))
+        assert files(paths) == before
+        assert systemd.active() == ALL
 
 
 def killed_at(systemd: FakeSystemd, call: int) -> None:

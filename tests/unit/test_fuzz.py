@@ -1,5 +1,6 @@
 """Whatever a file says: `apply` ends in a sentence, and what is refused changes nothing."""
 
+import datetime
 import json
 import os
 from collections.abc import Iterator
@@ -12,7 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from epyc_vllm_agent.apply.apply import Action
-from epyc_vllm_agent.config.settings import ENDPOINT
+from epyc_vllm_agent.config.settings import ENDPOINT, HOST, HUB, WATCH
+from epyc_vllm_agent.errors import ConfigError
 from epyc_vllm_agent.report import apply as report
 from tests.applying import Host, host
 from tests.fakes import FakeSystemd
@@ -91,7 +93,10 @@ SCALARS = st.one_of(
     st.integers(-(2**70), 2**70),
     st.integers(0, 70000),
     st.booleans(),
-    st.floats(allow_nan=False, allow_infinity=False).map(lambda x: f"{x}"),
+    st.floats(),
+    st.datetimes(),
+    st.dates(),
+    st.times(),
     st.sampled_from(
         ["all", "auto", "/etc", "/", "127.0.0.1", "::1", "bfloat16", "not-epyc", "restart"]
     ),
@@ -109,6 +114,8 @@ def toml(value: Any) -> str:
         return "{ " + items + " }"
     if isinstance(value, list):
         return "[" + ", ".join(map(toml, value)) + "]"
+    if isinstance(value, (float, datetime.date, datetime.time)):
+        return value.isoformat() if not isinstance(value, float) else repr(value)
     return json.dumps(value, ensure_ascii=True) if not isinstance(value, str) else _text(value)
 
 
@@ -140,3 +147,49 @@ def test_any_drop_in(box: Host, values: dict[str, Any]) -> None:
     finally:
         drop_in.unlink()
         folder.rmdir()
+
+
+HOST_WIDE = [setting.key for setting in ENDPOINT if setting.host_wide and setting.key in KEYS]
+TABLES = {
+    "hub": [setting.key for setting in HUB],
+    "watch": [setting.key for setting in WATCH],
+    "defaults": HOST_WIDE,
+    "odd": ["key"],
+}
+
+
+@FUZZ
+@given(
+    host=st.dictionaries(st.sampled_from([setting.key for setting in HOST]), VALUES, max_size=2),
+    tables=st.fixed_dictionaries(
+        {},
+        optional={
+            name: VALUES | st.dictionaries(st.sampled_from(keys), VALUES, max_size=3)
+            for name, keys in TABLES.items()
+        },
+    ),
+)
+def test_any_host_wide_file(box: Host, host: dict[str, Any], tables: dict[str, Any]) -> None:
+    """One that is wrong stops the whole run, and what runs goes on."""
+    systemd = FakeSystemd(box.paths)
+    box.write("good", sockets=[0], cores=2)
+    box.apply(systemd)
+    running = systemd.active()
+    file = box.paths.config_file
+    kept = file.read_bytes()
+    lines = [f"{key} = {toml(value)}" for key, value in (host | tables).items()]
+    file.write_bytes("\n".join([*lines, "# end"]).encode("utf-8", "surrogatepass"))
+    before = box.files()
+    refused, done = None, {}
+    try:
+        done = box.apply(systemd)
+    except ConfigError as error:
+        refused = error
+    after = box.files()
+    file.write_bytes(kept)
+    if refused:
+        assert refused.message.isprintable()
+        assert after == before
+    else:
+        assert report.text(list(done.values()), is_check=False)
+    assert systemd.active() == running
