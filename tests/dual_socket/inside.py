@@ -58,6 +58,7 @@ def process(number: int) -> dict[str, Any]:
     environ = dict(entry.split("=", 1) for entry in raw if "=" in entry)
     return {
         "name": known["Name"],
+        "argv": Path(f"/proc/{number}/cmdline").read_bytes().decode().split("\0"),
         "cpus": known["Cpus_allowed_list"],
         "nodes": known["Mems_allowed_list"],
         "threads": threads,
@@ -137,6 +138,24 @@ def after_jumps(dates: list[float]) -> dict[str, Any]:
     }
 
 
+def starved(names: list[str]) -> dict[str, Any]:
+    """The first instance with less memory than it holds: the kernel kills it. No other test host
+    has a memory controller."""
+    unit = f"epyc-vllm-{names[0]}.service"
+    run("systemctl", "set-property", "--runtime", unit, "MemoryMax=16M")
+    for _ in range(300):
+        if run("systemctl", "is-active", unit).stdout.strip() in ("failed", "inactive"):
+            break
+        time.sleep(2)
+    states = [run("systemctl", "is-active", f"epyc-vllm-{name}.service") for name in names]
+    return {
+        "states": [state.stdout.strip() for state in states],
+        "reports": json.loads(run("epyc-vllm", "report", names[0], "--json").stdout)["reports"],
+        "tasks": run("systemctl", "show", "-P", "TasksCurrent", unit).stdout.strip(),
+        "containers": run("podman", "ps", "--all", "--format={{.Names}}").stdout.split(),
+    }
+
+
 def wait_for_jobs() -> None:
     """Until the boot's own start jobs have ended; this service is one of them no more."""
     for _ in range(3600):
@@ -157,6 +176,8 @@ def main() -> None:
         wait_for_jobs()
     seen = observe(boot) if boot == 1 else observe_over_jumps(boot)
     told = {"enable_failed": failed, **seen}
+    if boot == 2:
+        told["starved"] = starved([one["name"] for one in told["instances"]])
     if failed or any(one["state"] != "active" for one in told["instances"]):
         log = run("journalctl", "--no-pager", "--lines=200", "--output=cat").stdout
         told["log"] = log[-20000:]

@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,9 @@ def observations(case: Case) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory(dir=image.parents[1], prefix="dual-socket-") as folder:
         root, console, told = (Path(folder, name) for name in ("root.img", "console", "told"))
         output("cp", "--sparse=always", "--reflink=auto", image, root)
+        began = time.monotonic()
         fault = _boot(case.topology, root, second, console, told)
+        say(f"the emulated host ran for {time.monotonic() - began:.0f} s")
         lines = told.read_text(errors="replace").splitlines() if told.exists() else []
         values = [json.loads(line) for line in lines if line.startswith("{")]
         if fault or not values:

@@ -110,6 +110,15 @@ def test_one_rank_for_each_node_with_its_own_list(host: Host, boot: int) -> None
 def test_both_answer_at_ports_of_their_own(host: Host, boot: int) -> None:
     told = host[1][boot]
     assert [one["port"] for one in told["plan"]["instances"]] == [8000, 8001]
+    given = [
+        {
+            one["argv"][one["argv"].index("--port") + 1]
+            for one in processes
+            if "--port" in one["argv"]
+        }
+        for processes in servers(told)
+    ]
+    assert given == [{"8000"}, {"8001"}]
     assert [one["ok"] for one in told["verified"]["instances"]] == [True, True]
     (endpoint,) = told["status"]["endpoints"]
     assert [one["placement"] for one in endpoint["instances"]] == [None, None]
@@ -134,3 +143,14 @@ def test_a_clock_that_is_set_is_no_failure(host: Host) -> None:
     assert told["watchdog"] == ["active", "2 of 2 instances run"]
     assert told["states"] == ["active", "active"]
     assert told["reports"] == []
+
+
+def test_memory_that_the_kernel_refuses_ends_one_of_them(host: Host) -> None:
+    told = host[1][1]["starved"]
+    assert told["states"] == ["failed", "active"]
+    (report,) = told["reports"]
+    assert (report["verdict"], report["cause_code"]) == ("out-of-memory", "out-of-memory")
+    assert report["phase"] == "serving"
+    assert report["exit"]["result"] == "oom-kill" or report["evidence"]["oom_kills"] > 0
+    assert told["tasks"] in ("0", "[not set]")
+    assert told["containers"] == ["epyc-vllm-tiny-s1"]
