@@ -1,12 +1,14 @@
 """What is read of runtimes and placement without asking a runtime: names, controllers, /proc."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from epyc_vllm_agent.config import checks
-from epyc_vllm_agent.doors import cgroups, containers
+from epyc_vllm_agent.doors import cgroups, command, containers, docker
+from epyc_vllm_agent.doors.command import Finished
 from epyc_vllm_agent.paths import Paths
 from epyc_vllm_agent.watch import placement
 from epyc_vllm_agent.watch.placement import Seen
@@ -102,3 +104,33 @@ def test_a_difference_is_told(seen: Seen, on_host: bool, in_container: bool) -> 
         assert (found is not None) == expected
         if found:
             assert "is not where the plan has it" in found
+
+
+@pytest.mark.parametrize(
+    ("said", "status", "version", "fault"),
+    [
+        ('26.1.5 ["name=seccomp,profile=builtin","name=cgroupns"]', 0, "26.1.5", None),
+        ('26.1.5 ["name=seccomp","name=rootless"]', 0, "26.1.5", "is rootless"),
+        (" null", 0, None, "docker's daemon does not answer"),
+        ("permission denied while connecting", 1, None, "run this as root"),
+    ],
+)
+def test_what_docker_says_of_itself(
+    monkeypatch: pytest.MonkeyPatch, said: str, status: int, version: str | None, fault: str | None
+) -> None:
+    def run(words: Sequence[str], **_: object) -> Finished:
+        return (
+            Finished(status, said, "")
+            if words[1] == "info"
+            else Finished(0, "Docker version 26", "")
+        )
+
+    monkeypatch.setattr(docker, "tool", lambda _name: "/usr/bin/docker")
+    monkeypatch.setattr(command, "run", run)
+    engine = docker.look()
+    assert engine
+    assert engine.version == version
+    assert (fault is None) == (engine.fault is None)
+    if fault:
+        assert fault in (engine.fault or "")
+        assert engine.fix
