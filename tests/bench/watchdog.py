@@ -167,7 +167,7 @@ def descriptors() -> int:
 
 def leak(cycles: int) -> dict[str, int]:
     with serving() as port, tempfile.TemporaryDirectory(dir=MEMORY) as folder:
-        measured = Measured(host(Path(folder), port, 1), 1, lambda work: work())
+        measured = Measured(host(Path(folder), port, 1), 1, in_thread)
         for _ in range(1000):  # caches fill, the allocator's arenas grow to their size
             measured.cycle()
         before, open_before, began = resident(), descriptors(), measured.probes
