@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from epyc_vllm_agent.changes.installed import Stored, read_stored
+from epyc_vllm_agent.config import checks
 from epyc_vllm_agent.config.config import Config, EndpointConfig, load
 from epyc_vllm_agent.data import read_data
 from epyc_vllm_agent.doors import environment
 from epyc_vllm_agent.doors.hub import Hub, describe_directory
 from epyc_vllm_agent.doors.hubcache import Cache
 from epyc_vllm_agent.doors.probed import Probed
-from epyc_vllm_agent.errors import ActionFailed, Refused
+from epyc_vllm_agent.errors import ActionFailed, ConfigError, Refused
 from epyc_vllm_agent.facts.catalog import Registry, shipped_registry
 from epyc_vllm_agent.facts.gather import gather
 from epyc_vllm_agent.facts.generations import Generations
@@ -53,6 +54,8 @@ class Survey:
     leaving: Mapping[str, frozenset[int]] = field(default_factory=dict)
     # What was asked of runtimes, environments and models: the same for every endpoint of a run.
     asked: dict[Hashable, Any] = field(default_factory=dict, compare=False)
+    # What was found while asking that is to be told, and is in no plan.
+    warnings: list[str] = field(default_factory=list, compare=False)
 
     @property
     def is_elsewhere(self) -> bool:
@@ -112,7 +115,7 @@ def hub(survey: Survey, registry: Callable[[], Registry] = shipped_registry) -> 
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "epyc-vllm")
     return Hub(
         cache,
-        endpoint=os.environ.get("HF_ENDPOINT") or survey.config.hub_endpoint,
+        endpoint=_endpoint(survey.config),
         token=_far_token(survey.config) if survey.far else _own_token(survey.config),
         registry=registry,
     )
@@ -158,7 +161,7 @@ def describe(
         model = _once(
             survey,
             ("model", config.model, revision, by),
-            lambda: hub(survey, registry).describe(config.model, revision),
+            lambda: _from_hub(survey, config.model, revision, registry),
         )
         snapshot = Cache(survey.paths.models).snapshot(config.model, model.revision or "main")
         return model, survey.host_path(snapshot)
@@ -174,6 +177,18 @@ def describe(
         lambda: describe_directory(Path(directory), registry),
     )
     return replace(found, id=config.model), directory
+
+
+def _from_hub(
+    survey: Survey, model: str, revision: str | None, registry: Callable[[], Registry]
+) -> ModelFacts:
+    asked = hub(survey, registry)
+    found = asked.describe(model, revision)
+    if asked.fallback:
+        survey.warnings.append(
+            f"{asked.fallback.message}: {model} is taken as it was when the hub was last asked"
+        )
+    return found
 
 
 def _registry(probed: Probed) -> Registry:
@@ -346,21 +361,50 @@ def make_plan(survey: Survey, resolved: Resolved) -> EndpointPlan:
     )
 
 
+def _endpoint(config: Config) -> str | None:
+    """The hub's URL; None: the library's own."""
+    named = os.environ.get("HF_ENDPOINT")
+    value = named or config.hub_endpoint
+    if value is None or checks.is_http_url(value):
+        return value
+    raise ConfigError(
+        "bad-hub-endpoint",
+        f"{value!r} in {'HF_ENDPOINT' if named else 'epyc-vllm.toml'} is no URL of a model hub",
+        "give scheme, host and, where it is another one, the port: https://hub.example.org:8443",
+    )
+
+
 def _own_token(config: Config) -> str | None:
-    return os.environ.get("HF_TOKEN") or _token(config.hub_token_file)
+    return _given_token() or _token(config.hub_token_file)
+
+
+def _given_token() -> str | None:
+    return _as_token(os.environ.get("HF_TOKEN", ""), "HF_TOKEN")
+
+
+def _as_token(text: str, where: str) -> str | None:
+    """None for a blank one."""
+    found = text.strip()
+    if found.isascii() and found.isprintable() and " " not in found:
+        return found or None
+    raise ConfigError(
+        "bad-token",
+        f"the hub token in {where} has characters that no token has",
+        "put the token there alone, as the hub shows it",
+    )
 
 
 def _far_token(config: Config) -> str | None:
     """Its token stays on the other host, and ours is not for a hub that its files name."""
     is_ours = "HF_ENDPOINT" in os.environ or config.hub_endpoint is None
-    return os.environ.get("HF_TOKEN") if is_ours else None
+    return _given_token() if is_ours else None
 
 
 def _token(path: str | None) -> str | None:
     if path is None:
         return None
     try:
-        return Path(path).read_text(encoding="utf-8").strip() or None
+        return _as_token(Path(path).read_text(encoding="utf-8", errors="replace"), path)
     except OSError as error:
         raise ActionFailed(
             "token-unreadable",

@@ -192,7 +192,10 @@ def _resolve(
         flags["model_dir"] = str(Path(flags["model_dir"]).resolve())
     asked = wanted(paths, survey.config, model, None if model == name else name, _keys(flags))
     new_revision = flags["revision"] is not None
-    return survey, asked, pipeline.resolve(survey, asked.config, new_image, new_revision)
+    resolved = pipeline.resolve(survey, asked.config, new_image, new_revision)
+    for warning in survey.warnings:
+        say(f"warning  {warning}")
+    return survey, asked, resolved
 
 
 def _what(paths: Paths, what: str | None, name: str | None) -> str | None:

@@ -9,6 +9,7 @@ import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
+from urllib.parse import urlsplit
 
 T = TypeVar("T")
 
@@ -128,6 +129,24 @@ def flag(value: object) -> bool:
     if not isinstance(value, bool):
         raise ValueError("must be true or false")
     return value
+
+
+def is_http_url(value: str) -> bool:
+    """Whether it names a host, and no more than a client can use."""
+    try:
+        parts = urlsplit(value)
+        usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # a port that is none, half an IPv6 address
+        return False
+    return bool(usable) and value.isascii() and value.isprintable() and " " not in value
+
+
+@_rule("http(s) URL", type="string", pattern=r"^(?:https?://[^\s]+)$")
+def http_url(value: object) -> str:
+    found = text(value)
+    if not is_http_url(found):
+        raise ValueError("must be an http(s) URL")
+    return found
 
 
 def matching(pattern: str, words: str) -> Rule[str]:

@@ -124,7 +124,7 @@ ENDPOINT = (
 HUB = (
     Setting(
         "endpoint",
-        checks.matching(r"https?://[^\s]+", "http(s) URL"),
+        checks.http_url,
         None,
         "the model hub",
     ),

@@ -26,9 +26,10 @@ from epyc_vllm_agent.doors.hubcache import (
     check_revision,
     check_room,
     directory_files,
-    is_inside,
     read_tensors,
     read_texts,
+    repository_of,
+    require_pulled,
 )
 from epyc_vllm_agent.doors.huberrors import (
     RateLimitedError,
@@ -45,7 +46,7 @@ from epyc_vllm_agent.errors import ActionFailed, ConfigError
 from epyc_vllm_agent.facts.catalog import Registry, shipped_registry
 from epyc_vllm_agent.facts.checkpoint import CONFIG, TEXT_FILES, read_checkpoint
 from epyc_vllm_agent.facts.model import ModelFacts, RepoFile
-from epyc_vllm_agent.facts.weights import HEADER_LIMIT, Tensor, choose_weight_files
+from epyc_vllm_agent.facts.weights import HEADER_LIMIT, Tensor, choose_weight_files, tensor
 from epyc_vllm_agent.plan.stacks import release
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ Progress = Callable[[int, int], None]  # bytes done, bytes in all
 _T = TypeVar("_T")
 
 _STREAMS = 4  # files at a time
+_LONGEST_WAIT_SECONDS = 5  # that a failing hub may ask for before it is asked again
 _SERVER_ERRORS = 3  # in a row, before the hub counts as broken
 _OLDEST = (1, 0)  # huggingface_hub: the first with an httpx client that can be set up
 _PACKAGED = Path(sys.prefix) / "share/epyc-vllm/python"
@@ -166,7 +168,9 @@ class Hub:
         commit = self._cache.commit(model, revision)
         if commit is None or not (self._cache.snapshot(model, commit) / CONFIG).is_file():
             return None
-        return self._cache.repository(model, commit)
+        found = self._cache.repository(model, commit)
+        texts = [file for file in found.files if file.path in TEXT_FILES] if found else []
+        return None if self._cache.missing(model, commit, texts) else found
 
     def _read(self, model: str, repository: Repository) -> ModelFacts:
         snapshot = self._cache.snapshot(model, repository.commit)
@@ -194,16 +198,11 @@ class Hub:
                 model, revision=revision, files_metadata=True, timeout=self._left()
             ),
         )
-        files = tuple(RepoFile(str(entry.rfilename), entry.size) for entry in info.siblings or ())
-        told_right = (
-            isinstance(info.sha, str)
-            and COMMIT.fullmatch(info.sha)
-            and all(is_inside(file.path) and _is_size(file.size_bytes) for file in files)
-        )
-        if not told_right or info.sha is None:
-            raise malformed(self._host, model)
-        tag = info.pipeline_tag if isinstance(info.pipeline_tag, str) else None
-        return Repository(info.sha, files, tag)
+        files = [(entry.rfilename, entry.size) for entry in info.siblings or ()]
+        try:
+            return repository_of(info.sha, files, info.pipeline_tag)
+        except ValueError as error:
+            raise malformed(self._host, model) from error
 
     def _fetch_texts(self, model: str, repository: Repository) -> None:
         sizes = {file.path: file.size_bytes or 0 for file in repository.files}
@@ -213,6 +212,7 @@ class Hub:
                 raise malformed(self._host, model)
             file = RepoFile(path, sizes[path])
             if self._cache.missing(model, repository.commit, [file]):
+                self._cache.discard(model, repository.commit, [file])
                 call = partial(self._get, model, repository.commit, path)
                 self._ask(model, repository.commit, call)
 
@@ -232,12 +232,14 @@ class Hub:
             header = self._ask(model, repository.commit, call)
         except ActionFailed:
             return ()  # the file's size tells nearly as much
-        tensors = tuple(
-            Tensor(name, entry.dtype, entry.parameter_count, last - first)
-            for name, entry in header.tensors.items()
-            for first, last in [entry.data_offsets]
-        )
-        stored = sum(tensor.stored_bytes for tensor in tensors)
+        try:
+            tensors = tuple(
+                tensor(name, entry.dtype, entry.shape, entry.data_offsets)
+                for name, entry in header.tensors.items()
+            )
+        except ValueError:
+            return ()
+        stored = sum(one.stored_bytes for one in tensors)
         fits = file.size_bytes is None or 0 < file.size_bytes - stored <= HEADER_LIMIT
         return tensors if fits else ()
 
@@ -339,7 +341,8 @@ class Hub:
             self._server_errors = 0
             return
         self._server_errors += 1
-        if self._server_errors >= _SERVER_ERRORS:
+        wait = retry_after(response.headers) or 0
+        if self._server_errors >= _SERVER_ERRORS or wait > _LONGEST_WAIT_SECONDS:
             raise ServerError(response.status_code)
 
 
@@ -374,12 +377,13 @@ def describe_directory(
     try:
         files = directory_files(path)
         texts = read_texts(path, [file.path for file in files])
-        weights = choose_weight_files(files, texts, str(path))
+        weights = choose_weight_files(files, texts, str(path), as_it_is=True)
+        require_pulled(path, weights)
         tensors = read_tensors(path, weights)
     except OSError as error:
         raise ActionFailed(
             "unreadable-model",
-            f"the model directory {path} cannot be read ({error.strerror})",
+            f"the model directory {path} cannot be read: {error.filename} ({error.strerror})",
             "the files must be readable by root and by the user that the server runs as",
         ) from error
     return read_checkpoint(str(path), None, files, texts, tensors=tensors, registry=registry())
@@ -391,7 +395,3 @@ def _not_cached(model: str, revision: str | None) -> ActionFailed:
         f"{model} at {revision or MAIN} is not in the model cache and the hub may not be asked",
         "run `epyc-vllm enable` once with network, or copy the model into a directory",
     )
-
-
-def _is_size(size: object) -> bool:
-    return size is None or (isinstance(size, int) and 0 <= size < 1 << 50)

@@ -6,6 +6,7 @@ described again without it.
 https://huggingface.co/docs/huggingface_hub/guides/manage-cache
 """
 
+import errno
 import json
 import os
 import re
@@ -14,11 +15,12 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
+from typing import Any
 
 from epyc_vllm_agent.errors import ActionFailed, ConfigError, Refused
-from epyc_vllm_agent.facts.checkpoint import TEXT_FILES
+from epyc_vllm_agent.facts.checkpoint import CONFIG, TEXT_FILES
 from epyc_vllm_agent.facts.model import RepoFile
-from epyc_vllm_agent.facts.weights import Tensor, header_length, parse_tensors
+from epyc_vllm_agent.facts.weights import LFS_POINTER, Tensor, header_length, parse_tensors
 
 MAIN = "main"
 TEXT_LIMIT_BYTES = 64 << 20  # an index of a thousand shards has a few MiB
@@ -42,6 +44,40 @@ class Repository:
     tensors: tuple[Tensor, ...] = ()  # of a model in one file, by its header
 
 
+def repository_of(
+    commit: object, files: Iterable[Sequence[object]], tag: object, tensors: Iterable[Any] = ()
+) -> Repository:
+    """What a hub, or the note of its answer, says; raises ValueError for what none would say."""
+    listed = tuple(RepoFile(_inside(path), _size(size)) for path, size in files)
+    if not isinstance(commit, str) or not COMMIT.fullmatch(commit):
+        raise ValueError(f"{commit!r} is no commit")
+    named = tag if isinstance(tag, str) and tag.isprintable() and len(tag) < 100 else None
+    counted = tuple(Tensor(*tensor) for tensor in tensors)
+    if not all(
+        isinstance(one.name, str)
+        and isinstance(one.dtype, str)
+        and _size(one.elements) is not None
+        and _size(one.stored_bytes) is not None
+        for one in counted
+    ):
+        raise ValueError("a tensor without a size")
+    return Repository(commit, listed, named, counted)
+
+
+def _size(value: object) -> int | None:
+    if value is None or (type(value) is int and 0 <= value < 1 << 50):
+        return value
+    raise ValueError(f"{value!r} is no size")
+
+
+def _inside(path: object) -> str:
+    """`path` if it stays inside the repository, as a hub has to name it."""
+    parts = path.split("/") if isinstance(path, str) and path.isprintable() else [""]
+    if not isinstance(path, str) or "\\" in path or {"", ".", ".."} & {*parts}:
+        raise ValueError(f"{path!r} is no file of a repository")
+    return path
+
+
 def check_model_id(model: str) -> str:
     """`model` if it is organisation/name as the hub allows it."""
     if not _MODEL_ID.fullmatch(model) or ".." in model or "--" in model:
@@ -59,12 +95,6 @@ def check_revision(revision: str) -> str:
             "bad-revision", f"{revision!r} is not a revision", "give a branch, a tag or a commit"
         )
     return revision
-
-
-def is_inside(path: str) -> bool:
-    """Whether a path that a hub names stays inside its repository."""
-    parts = path.split("/")
-    return bool(path) and "\\" not in path and "\0" not in path and not {"", ".", ".."} & {*parts}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +121,8 @@ class Cache:
             return None
         try:
             noted = json.loads(text)
-            return Repository(
-                commit,
-                tuple(RepoFile(*file) for file in noted["files"]),
-                noted["pipeline_tag"],
-                tuple(Tensor(*tensor) for tensor in noted["tensors"]),
-            )
-        except (ValueError, KeyError, TypeError):
+            return repository_of(commit, noted["files"], noted["pipeline_tag"], noted["tensors"])
+        except (ValueError, KeyError, TypeError, RecursionError):
             return None
 
     def note(self, model: str, revision: str | None, repository: Repository) -> None:
@@ -170,23 +195,41 @@ def read_tensors(folder: Path, weights: Sequence[RepoFile]) -> tuple[Tensor, ...
 
 
 def directory_files(folder: Path) -> tuple[RepoFile, ...]:
-    """The files of a model directory, without hidden ones."""
+    """The files of a model directory, without hidden ones; none where it is no model's.
+
+    Raises OSError where the folder cannot be read, or a link in it leads nowhere.
+    """
+    names = [path.name for path in folder.iterdir()]
+    if CONFIG not in names:  # it may be a whole file system
+        return ()
     found = []
     for path in sorted(folder.rglob("*")):
         inside = path.relative_to(folder)
-        if path.is_file() and not any(part.startswith(".") for part in inside.parts):
+        if any(part.startswith(".") for part in inside.parts):
+            continue
+        if path.is_file():
             found.append(RepoFile(str(inside), path.stat().st_size))
+        elif path.is_symlink() and path.parent == folder:
+            path.stat()  # of a snapshot that was copied without its blobs
     return tuple(found)
+
+
+def require_pulled(folder: Path, weights: Iterable[RepoFile]) -> None:
+    """Raises ActionFailed for a file that git-lfs has left its pointer of."""
+    for file in weights:
+        with (folder / file.path).open("rb") as stream:
+            if stream.read(len(LFS_POINTER)) == LFS_POINTER:
+                header_length(LFS_POINTER[:8], str(folder / file.path))
 
 
 def _header(path: Path) -> tuple[Tensor, ...]:
     with path.open("rb") as stream:
-        length = header_length(stream.read(8))
-        tensors = parse_tensors(stream.read(length))
-    if 8 + length + sum(tensor.stored_bytes for tensor in tensors) > path.stat().st_size:
+        length = header_length(stream.read(8), str(path))
+        tensors = parse_tensors(stream.read(length), str(path))
+    if 8 + length + sum(tensor.stored_bytes for tensor in tensors) != path.stat().st_size:
         raise ActionFailed(
             "broken-weights",
-            f"{path} is shorter than its header says",
+            f"{path} is not as long as its header says",
             "download the model again",
         )
     return tensors
@@ -200,11 +243,12 @@ def _has(path: Path, size: int | None) -> bool:
 
 
 def _read_text(path: Path) -> str | None:
+    """The text, None where there is no such file; raises OSError for one that cannot be read."""
     try:
         if path.stat().st_size > TEXT_LIMIT_BYTES:
-            return None
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
         return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
 
 

@@ -32,6 +32,8 @@ _MALFORMED = (
     "KeyError",
     "AttributeError",
     "AssertionError",
+    "RecursionError",
+    "OverflowError",
 )
 CUT_OFF_HINT = "run the same command again: what is complete is kept"
 

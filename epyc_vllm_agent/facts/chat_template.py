@@ -19,6 +19,7 @@ PROCESSOR = "chat_template.json"
 TOKENIZER = "tokenizer_config.json"
 ADDITIONAL = "additional_chat_templates"
 DEFAULT = "default"
+_LONGEST_NAME = 100
 
 
 def read_chat_template(model: str, paths: Iterable[str], texts: Mapping[str, str]) -> ChatTemplate:
@@ -26,7 +27,7 @@ def read_chat_template(model: str, paths: Iterable[str], texts: Mapping[str, str
     present = frozenset(paths)
     if tokenizer := _mistral_tokenizer(present):
         return ChatTemplate(TemplateStatus.PRESENT, source=tokenizer)
-    if JINJA in present or JINJA in texts:
+    if texts.get(JINJA, "not read").strip() and (JINJA in present or JINJA in texts):
         return ChatTemplate(TemplateStatus.PRESENT, _additional(present), JINJA)
     for path in (PROCESSOR, TOKENIZER):
         if path in present and path not in texts:
@@ -65,15 +66,20 @@ def _template_in(model: str, path: str, text: str) -> ChatTemplate | None:
     if isinstance(value, str) and value.strip():
         return ChatTemplate(TemplateStatus.PRESENT, source=path)
     if isinstance(value, dict):
-        return _named(tuple(str(name) for name in value), path) if value else None
+        value = [{"name": name, "template": text} for name, text in value.items()]
     if isinstance(value, list):
-        names = tuple(
-            name
-            for item in value
-            if isinstance(item, dict) and isinstance(name := item.get("name"), str)
-        )
+        names = tuple(str(item["name"]) for item in value if _is_template(item))
         return _named(names, path) if names else None
     return None
+
+
+def _is_template(item: object) -> bool:
+    """Whether it is a named template with a text."""
+    if not isinstance(item, dict):
+        return False
+    name, text = item.get("name"), item.get("template")
+    named = isinstance(name, str) and name.isprintable() and len(name) <= _LONGEST_NAME
+    return named and isinstance(text, str) and bool(text.strip())
 
 
 def _named(names: tuple[str, ...], source: str) -> ChatTemplate:

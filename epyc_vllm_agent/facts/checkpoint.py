@@ -28,6 +28,7 @@ from epyc_vllm_agent.facts.weights import (
     choose_weight_files,
     indexed_tensors,
     needed_files,
+    require_whole,
 )
 
 CONFIG = "config.json"
@@ -54,6 +55,7 @@ _CONTEXT = (
 # Rotary scalings whose max_position_embeddings is already the scaled one.
 _SCALED = ("su", "longrope", "llama3", "yarn", "deepseek_yarn", "deepseek_llama_scaling")
 _MOST_SCALED = 10_000
+_LONGEST_CONFIG = 8 << 20  # characters; the longest real ones have some hundred thousand
 
 
 def read_checkpoint(
@@ -123,12 +125,14 @@ def _outer_config(model: str, texts: Mapping[str, str]) -> HfConfig:
             f"{model} has no config.json",
             "name a model in the layout of transformers; GGUF files are not served",
         )
+    if len(texts[CONFIG]) > _LONGEST_CONFIG:
+        raise HfConfig(model, {}).wrong("is longer than a config.json can be")
     return HfConfig(model, parse_object(texts[CONFIG], CONFIG, model))
 
 
 def _architectures(outer: HfConfig) -> tuple[str, ...]:
     names = outer.strings("architectures")
-    if not names:
+    if not names or not all(names):
         raise Refused(
             "no-architectures",
             f"config.json of {outer.model} names no architectures, so that nothing says how to"
@@ -142,6 +146,7 @@ def _weight_files(
     files: Sequence[RepoFile], texts: Mapping[str, str], model: str
 ) -> tuple[RepoFile, ...]:
     if chosen := choose_weight_files(files, texts, model):
+        require_whole(chosen, model)
         return chosen
     raise Refused(
         "no-weights",

@@ -14,7 +14,8 @@ from epyc_vllm_agent.errors import ConfigError
 # Larger than any count or size in a real config.json; what lies beyond is a slip or an attack.
 LARGEST = 1 << 40
 # Layers are gone through one by one; the deepest models have some hundred.
-MOST_LAYERS = 10_000
+MOST_LAYERS = 2_000
+_LONGEST_NAME = 200  # of a class, a layer's type, a method
 # Where the language model's part of a multimodal config sits, outermost first.
 TEXT_SECTIONS = ("thinker_config", "text_config", "language_config", "llm_config")
 
@@ -88,22 +89,31 @@ class HfConfig:
         return value if isinstance(value, bool) else absent
 
     def text(self, *names: str) -> str | None:
+        """A text of one line: it may come before an administrator's eyes."""
         value = self.raw(*names)
-        return value if isinstance(value, str) else None
+        if not isinstance(value, str):
+            return None
+        if not value.isprintable() or len(value) > MOST_LAYERS:
+            raise self.wrong(f"has a text for {names[0]} that cannot be")
+        return value
 
     def strings(self, name: str) -> tuple[str, ...] | None:
-        value = self.raw(name)
-        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        value = self._items(name)
+        if value is None or not all(isinstance(item, str) for item in value):
             return None
-        return tuple(value)
+        found = tuple(map(str, value))
+        if any(not item.isprintable() or len(item) > _LONGEST_NAME for item in found):
+            raise self.wrong(f"has a name in {name} that cannot be")
+        return found
 
     def integers(self, name: str) -> tuple[int, ...] | None:
-        value = self.raw(name)
-        if not isinstance(value, list) or not all(isinstance(item, int) for item in value):
+        items = self._items(name)
+        if items is None or not all(isinstance(item, int) for item in items):
             return None
-        if any(not 0 <= item <= LARGEST for item in value):
+        found = tuple(item for item in items if isinstance(item, int))
+        if any(not 0 <= item <= LARGEST for item in found):
             raise self.wrong(f"has a number in {name} that cannot be")
-        return tuple(value)
+        return found
 
     def section(self, name: str) -> "HfConfig | None":
         value = self.raw(name)
@@ -113,11 +123,18 @@ class HfConfig:
 
     def sections(self, name: str) -> tuple["HfConfig", ...]:
         """The objects of a list; what is no object there is left out."""
-        value = self.raw(name)
-        items: Sequence[object] = value if isinstance(value, list) else ()
         return tuple(
-            HfConfig(self.model, item, path=self.path) for item in items if isinstance(item, dict)
+            HfConfig(self.model, item, path=self.path)
+            for item in self._items(name) or ()
+            if isinstance(item, dict)
         )
+
+    def _items(self, name: str) -> Sequence[object] | None:
+        """A list, which in these files has an item for each layer at most."""
+        value = self.raw(name)
+        if isinstance(value, list) and len(value) > MOST_LAYERS:
+            raise self.wrong(f"has a list {name} that is longer than any model is deep")
+        return value if isinstance(value, list) else None
 
     @property
     def model_type(self) -> str:

@@ -69,9 +69,14 @@ def read_kv_layout(config: HfConfig, notes: ModelNotes) -> KvLayout | None:
 def layer_kinds(config: HfConfig) -> tuple[LayerKind, ...]:
     """What each layer keeps, without those at the end that use another layer's cache."""
     count = config.need(*LAYER_COUNT, most=MOST_LAYERS)
-    kinds = _declared(config, count) or tuple(_by_rule(config, index) for index in range(count))
+    declared = _declared(config, count)
+    if declared and len(declared) < count:
+        raise config.wrong(f"names the kind of {len(declared)} layers and has {count}")
+    kinds = declared or tuple(_by_rule(config, index) for index in range(count))
     shared = config.integer("num_kv_shared_layers") or 0
-    return kinds[: max(0, len(kinds) - shared)]
+    if shared >= len(kinds):
+        raise config.wrong(f"has {len(kinds)} layers of which {shared} use another one's cache")
+    return kinds[: len(kinds) - shared]
 
 
 def kv_heads(config: HfConfig) -> int:

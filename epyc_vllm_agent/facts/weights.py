@@ -20,10 +20,20 @@ SAFETENSORS_INDEX = "model.safetensors.index.json"
 BIN_INDEX = "pytorch_model.bin.index.json"
 INDEXES = (SAFETENSORS_INDEX, BIN_INDEX)
 HEADER_LIMIT = 100 << 20  # safetensors itself refuses longer headers
+# https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md: what lies in place of a file not pulled
+LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+# https://docs.rs/safetensors/latest/safetensors/tensor/enum.Dtype.html
+_BITS = {
+    **dict.fromkeys(("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2", "F8_E8M0"), 8),
+    **dict.fromkeys(("U16", "I16", "F16", "BF16"), 16),
+    **dict.fromkeys(("U32", "I32", "F32"), 32),
+    **dict.fromkeys(("U64", "I64", "F64", "C64"), 64),
+}
 
 _WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx")
 _NOT_WEIGHTS = ("training_args.bin", "optimizer.bin", "optimizer.pt", "scheduler.pt", "scaler.pt")
-_SHARD = re.compile(r".+-\d{5}-of-\d{5}\.(safetensors|bin)")
+_SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.(safetensors|bin)")
+_MOST_SHARDS = 10_000
 # What a server reads beside the weights: configs, tokenizers, templates, a model's own code.
 _COMPANIONS = (
     "*.json",
@@ -62,17 +72,26 @@ class Tensor:
 
 
 def choose_weight_files(
-    files: Sequence[RepoFile], texts: Mapping[str, str], model: str
+    files: Sequence[RepoFile], texts: Mapping[str, str], model: str, *, as_it_is: bool = False
 ) -> tuple[RepoFile, ...]:
-    """The one set that vLLM loads; none for a repository without weights for it."""
+    """The one set that vLLM loads; none for a repository without weights for it.
+
+    Raises ActionFailed where only a part of a set is there. An index that names other files is
+    left out of a download beside one file; in a directory, served `as_it_is`, vLLM stumbles on it.
+    """
     top = {file.path: file for file in files if "/" not in file.path}
+    gaps: list[str] = []  # a file that an index names and that is not there
     for index in INDEXES:
         listed = indexed_tensors(texts[index], index, model) if index in texts else {}
         shards = sorted(set(listed.values()))
         if shards and all(path in top for path in shards):
             return tuple(top[path] for path in shards)
+        gaps += [path for path in shards if path not in top][:1]
     for suffix, single in ((".safetensors", "model.safetensors"), (".bin", "pytorch_model.bin")):
         if chosen := _set_with(top, suffix, single):
+            missing = [path for path in gaps if path.endswith(suffix)]
+            if missing and (as_it_is or len(chosen) > 1 or chosen[0].path != single):
+                raise _incomplete(model, missing[0])
             return chosen
     return _set_with(top, ".pt", "consolidated.pt")
 
@@ -122,43 +141,86 @@ def indexed_tensors(text: str, path: str, model: str) -> dict[str, str]:
     return {name: file for name, file in weight_map.items() if isinstance(file, str)}
 
 
-def header_length(first_bytes: bytes) -> int:
-    """Length of a safetensors header by the eight bytes before it."""
+def header_length(first_bytes: bytes, path: str) -> int:
+    """Length of the header of the safetensors file `path` by the eight bytes before it."""
+    if first_bytes == LFS_POINTER[:8]:
+        raise _broken(path, "it is a pointer of git-lfs and not the file itself", _PULL)
     if len(first_bytes) < 8:
-        raise _broken("it is shorter than its header's length")
+        raise _broken(path, "it is shorter than its header's length")
     (length,) = struct.unpack("<Q", first_bytes[:8])
     if not 0 < length <= HEADER_LIMIT:
-        raise _broken(f"its header claims {length} bytes")
+        raise _broken(path, f"its header claims {length} bytes")
     return int(length)
 
 
-def parse_tensors(header: bytes) -> tuple[Tensor, ...]:
+def parse_tensors(header: bytes, path: str) -> tuple[Tensor, ...]:
     """The tensors of a safetensors header (without its eight bytes of length)."""
     try:
         entries = json.loads(header)
         return tuple(
-            _tensor(name, entry) for name, entry in entries.items() if name != "__metadata__"
+            tensor(name, entry["dtype"], entry["shape"], entry["data_offsets"])
+            for name, entry in entries.items()
+            if name != "__metadata__"
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise _broken("its header is not what safetensors writes") from error
+        raise _broken(path, "its header is not what safetensors writes") from error
 
 
-def _tensor(name: str, entry: Mapping[str, object]) -> Tensor:
-    dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
-    if not isinstance(dtype, str) or not isinstance(shape, list) or not isinstance(offsets, list):
-        raise TypeError(name)
+def tensor(name: object, dtype: object, shape: object, offsets: object) -> Tensor:
+    """A tensor by what a header says of it; raises ValueError where that cannot be, or where
+    shape, type and bytes do not go together."""
+    if not isinstance(name, str) or not isinstance(dtype, str):
+        raise ValueError(f"{name!r} is named or typed by no text")
     elements = 1
-    for dimension in shape:
-        elements *= int(dimension)
-    first, last = (int(offset) for offset in offsets)
-    if not (0 <= elements <= LARGEST and 0 <= first <= last):
-        raise ValueError(name)
+    for dimension in _counts(shape):
+        elements *= dimension
+        if elements > LARGEST:
+            raise ValueError(f"{name} is larger than any tensor")
+    first, last = _counts(offsets)
+    bits = _BITS.get(dtype)
+    if first > last or (bits and elements * bits != (last - first) * 8):
+        raise ValueError(f"{name} does not have the bytes of its shape")
     return Tensor(name, dtype, elements, last - first)
 
 
-def _broken(what: str) -> ActionFailed:
+def _counts(values: object) -> list[int]:
+    if not isinstance(values, (list, tuple)):
+        raise ValueError(f"{values!r} is no list")
+    if not all(type(value) is int and 0 <= value <= LARGEST for value in values):
+        raise ValueError(f"{values!r} are no counts")
+    return list(values)
+
+
+def require_whole(paths: Sequence[RepoFile], model: str) -> None:
+    """Raises ActionFailed for a set of weight files that is known to lack something: an empty
+    file, or a shard of those that its own name counts."""
+    for file in paths:
+        if file.size_bytes == 0:
+            raise _broken(f"{model}: {file.path}", "it is empty")
+    shards: dict[tuple[str, int], set[int]] = {}
+    for file in paths:
+        if named := _SHARD.fullmatch(file.path):
+            shards.setdefault((named["stem"], int(named["count"])), set()).add(int(named["number"]))
+    for (stem, count), numbers in shards.items():
+        for number in range(1, min(count, _MOST_SHARDS) + 1):
+            if number not in numbers and 0 not in numbers:
+                raise _incomplete(model, f"{stem}-{number:05}-of-{count:05}")
+
+
+def _incomplete(model: str, file: str) -> ActionFailed:
+    return ActionFailed(
+        "incomplete-weights",
+        f"{model} has only some of its weight files: {file} is missing",
+        "download the model again, whole",
+    )
+
+
+_PULL = "run `git lfs pull` in its folder, or download the model again"
+
+
+def _broken(path: str, what: str, hint: str | None = None) -> ActionFailed:
     return ActionFailed(
         "broken-weights",
-        f"a safetensors file cannot be used: {what}",
-        "download the model again, or report it to its publisher",
+        f"the weight file {path} cannot be used: {what}",
+        hint or "download the model again, or report it to its publisher",
     )

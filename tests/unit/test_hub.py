@@ -421,5 +421,5 @@ def test_a_directory_that_is_none(tmp_path: Path) -> None:
 
 def test_a_directory_with_half_a_file(tmp_path: Path) -> None:
     write(tmp_path, {**SMALL, "model.safetensors": safetensors("a")[:-1]})
-    with pytest.raises(ActionFailed, match="shorter than its header says"):
+    with pytest.raises(ActionFailed, match="not as long as its header says"):
         describe_directory(tmp_path)

@@ -1,8 +1,9 @@
 """Which files vLLM loads, by the traps of real repositories, and what their bytes become."""
 
 import json
+import math
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import pytest
 from hypothesis import given
@@ -20,6 +21,7 @@ from epyc_vllm_agent.facts.weights import (
     header_length,
     needed_files,
     parse_tensors,
+    require_whole,
 )
 
 INDEX = "model.safetensors.index.json"
@@ -95,6 +97,52 @@ def test_the_index_decides() -> None:
 
 def test_an_index_of_files_that_are_not_there_is_not_believed() -> None:
     assert chosen(["model.safetensors", INDEX], {INDEX: index(*SHARDS)}) == ["model.safetensors"]
+    with pytest.raises(AgentError, match=f"{SHARDS[0]} is missing"):
+        choose_weight_files(
+            files(["model.safetensors", INDEX]), {INDEX: index(*SHARDS)}, "a/b", as_it_is=True
+        )
+
+
+@pytest.mark.parametrize(
+    ("paths", "indexed", "missing"),
+    [
+        (SHARDS[:1], SHARDS, SHARDS[1]),
+        (SHARDS[1:], SHARDS, SHARDS[0]),
+        (["model.safetensors", "other.safetensors"], ["model.safetensors", "b.safetensors"], None),
+        (["a.safetensors"], ["a.safetensors", "b.safetensors"], "b.safetensors"),
+    ],
+)
+def test_a_part_of_what_an_index_names_is_no_model(
+    paths: Sequence[str], indexed: Sequence[str], missing: str | None
+) -> None:
+    texts = {INDEX: index(*indexed)}
+    if missing is None:  # the one file is loaded, and the index is not
+        assert chosen([*paths, INDEX], texts) == ["model.safetensors"]
+        return
+    with pytest.raises(AgentError, match=f"{missing} is missing"):
+        chosen([*paths, INDEX], texts)
+    # A whole set of the other format is taken instead.
+    assert chosen(["pytorch_model.bin"], texts) == ["pytorch_model.bin"]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "told"),
+    [
+        ({"model.safetensors": 0}, "model.safetensors cannot be used: it is empty"),
+        ({SHARDS[0]: 10}, "model-00002-of-00002 is missing"),
+        ({"pytorch_model-00003-of-00003.bin": 10}, "pytorch_model-00001-of-00003 is missing"),
+        ({SHARDS[0]: 10, SHARDS[1]: 10}, None),
+        ({"model.safetensors": None}, None),
+        ({"model-00000-of-00002.safetensors": 1, SHARDS[0]: 1}, None),  # counted from 0
+    ],
+)
+def test_a_set_with_a_gap_is_no_model(sizes: Mapping[str, int | None], told: str | None) -> None:
+    listed = [RepoFile(path, size) for path, size in sizes.items()]
+    if told is None:
+        require_whole(listed, "a/b")
+        return
+    with pytest.raises(AgentError, match=told):
+        require_whole(listed, "a/b")
 
 
 @pytest.mark.parametrize("text", ["{}", '{"weight_map": []}', '{"weight_map": {"a": 1}}'])
@@ -126,7 +174,7 @@ def header(tensors: Mapping[str, object]) -> bytes:
 
 def test_tensors_of_a_header() -> None:
     entry = {"dtype": "F32", "shape": [2, 3], "data_offsets": [8, 32]}
-    tensors = parse_tensors(header({"__metadata__": {"format": "pt"}, "a": entry}))
+    tensors = parse_tensors(header({"__metadata__": {"format": "pt"}, "a": entry}), "a.safetensors")
     assert tensors == (Tensor("a", "F32", 6, 24),)
     assert tensors[0].served_bytes == 12
 
@@ -144,16 +192,26 @@ def test_tensors_of_a_header() -> None:
         header({"a": {"dtype": "F32", "shape": [1], "data_offsets": [4, 0]}}),
         header({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0]}}),
         header({"a": {"dtype": "F32", "shape": ["x"], "data_offsets": [0, 4]}}),
+        header({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}}),
+        header({"a": {"dtype": "F32", "shape": [1.0], "data_offsets": [0, 4]}}),
+        header({"a": {"dtype": "F32", "shape": [True], "data_offsets": [0, 4]}}),
+        header({"a": {"dtype": "F32", "shape": [math.inf], "data_offsets": [0, 4]}}),
+        header({"a": {"dtype": "F32", "shape": [-1, -1], "data_offsets": [0, 4]}}),
+        header({"a": {"dtype": "F32", "shape": [10**12] * 60, "data_offsets": [0, 4]}}),
+        header({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, math.inf]}}),
+        header({"a": {"dtype": "F32", "shape": [1], "data_offsets": ["0", "4"]}}),
+        header({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 1, 4]}}),
+        b'{"a": ' + b"[" * 20000,
     ],
 )
 def test_a_header_that_is_none_is_refused(text: bytes) -> None:
-    with pytest.raises(AgentError, match="cannot be used"):
-        parse_tensors(text)
+    with pytest.raises(AgentError, match=r"weight file a\.safetensors cannot be used"):
+        parse_tensors(text, "a.safetensors")
 
 
-def refusal(read: Callable[[bytes], object], data: bytes) -> str | None:
+def refusal(read: Callable[[bytes, str], object], data: bytes) -> str | None:
     try:
-        read(data)
+        read(data, "a.safetensors")
     except AgentError as error:
         return error.code
     return None
@@ -168,7 +226,7 @@ def test_no_bytes_crash_the_header_reader(data: bytes) -> None:
 @pytest.mark.parametrize("length", [0, 101 << 20, (1 << 64) - 1])
 def test_a_header_length_that_cannot_be_is_refused(length: int) -> None:
     with pytest.raises(AgentError, match="header claims"):
-        header_length(struct.pack("<Q", length))
+        header_length(struct.pack("<Q", length), "a.safetensors")
 
 
 def loaded(config: Mapping[str, object], stored: Stored) -> Loaded:
