@@ -423,3 +423,97 @@ def test_a_directory_with_half_a_file(tmp_path: Path) -> None:
     write(tmp_path, {**SMALL, "model.safetensors": safetensors("a")[:-1]})
     with pytest.raises(ActionFailed, match="not as long as its header says"):
         describe_directory(tmp_path)
+
+
+def test_a_link_that_leads_nowhere_is_named(tmp_path: Path) -> None:
+    write(tmp_path, SMALL)
+    (tmp_path / "model.safetensors").symlink_to("../../blobs/gone")
+    with pytest.raises(ActionFailed, match=r"cannot be read: .*/model\.safetensors \(No such file"):
+        describe_directory(tmp_path)
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "pytorch_model.bin"])
+def test_a_pointer_of_git_lfs_is_no_weight(tmp_path: Path, file: str) -> None:
+    pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 9\n"
+    write(tmp_path, {**SMALL, file: pointer})
+    with pytest.raises(ActionFailed, match="is a pointer of git-lfs") as caught:
+        describe_directory(tmp_path)
+    assert "git lfs pull" in (caught.value.hint or "")
+
+
+def test_a_directory_with_a_shard_that_is_missing(tmp_path: Path) -> None:
+    first, second = SHARDS
+    index = {"model.safetensors.index.json": json.dumps(INDEX)}
+    write(tmp_path, {**SMALL, **index, first: SHARDS[first]})
+    with pytest.raises(ActionFailed, match=f"{second} is missing"):
+        describe_directory(tmp_path)
+
+
+def test_a_folder_without_a_config_is_not_gone_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Path, "rglob", lambda *_: pytest.fail("it was"))
+    with pytest.raises(ConfigError, match=r"has no config\.json"):
+        describe_directory(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"architectures"'])
+def test_a_damaged_copy_is_fetched_again(
+    hub: Hub, server: HubServer, tmp_path: Path, text: str
+) -> None:
+    facts, snapshot = fetched(hub)
+    (snapshot / "config.json").resolve().write_text(text)
+    assert hub_of(server, tmp_path).describe(MODEL, facts.revision) == facts
+    assert (snapshot / "config.json").read_text() == SMALL["config.json"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"files": [["model.safetensors", "x"]]},
+        {"files": [[None, 3]]},
+        {"files": [["../x", 3]]},
+        {"files": 3},
+        {"tensors": [["a", "BF16", "1", 2]]},
+        {"tensors": [["a", "BF16", 1, -2]]},
+        {"tensors": [[1, 2]]},
+    ],
+)
+def test_a_note_that_makes_no_sense_is_not_believed(
+    hub: Hub, server: HubServer, tmp_path: Path, change: dict[str, object]
+) -> None:
+    facts, _ = fetched(hub)
+    (note,) = tmp_path.rglob(f"epyc-vllm/{facts.revision}.json")
+    note.write_text(json.dumps(json.loads(note.read_text()) | change))
+    assert hub_of(server, tmp_path).describe(MODEL, facts.revision) == facts
+
+
+def test_a_failing_hub_that_asks_to_wait_is_not_waited_for(hub: Hub, server: HubServer) -> None:
+    server.fault("503", seconds=300)
+    began = time.monotonic()
+    with pytest.raises(ActionFailed, match="failed with HTTP status 503"):
+        hub.describe(MODEL)
+    assert time.monotonic() - began < 2.5  # the budget is 3
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"dtype": "F32", "shape": [-1000], "data_offsets": [0, 4]},
+        {"dtype": "F32", "shape": [1], "data_offsets": [0, 256]},
+        {"dtype": "F32", "shape": [1.5], "data_offsets": [0, 6]},
+        {"dtype": "F32", "shape": [float("inf")], "data_offsets": [0, 4]},
+        {"dtype": "F32", "shape": [10**12] * 60, "data_offsets": [0, 4]},
+        {"dtype": "F32", "shape": [1], "data_offsets": ["0", "4"]},
+        {"dtype": "F32", "shape": [1], "data_offsets": [0, 1, 4]},
+    ],
+)
+def test_a_header_that_lies_is_not_believed(
+    tmp_path: Path, entry: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    header = json.dumps({"model.embed_tokens.weight": entry}).encode()
+    weights = struct.pack("<Q", len(header)) + header + bytes(300_000)
+    write(tmp_path / "repositories/org__odd", {**SMALL, "model.safetensors": weights})
+    with HubServer(tmp_path / "repositories") as server:
+        facts = hub_of(server, tmp_path / "cache").describe("org/odd")
+    assert facts.weight_bytes == pytest.approx(300_000, rel=0.01)  # the file's size tells

@@ -151,3 +151,45 @@ def test_how_often_the_hub_is_asked(box: Paths, server: HubServer) -> None:
     resolve(box, config())
     # Once for the branch, once for the header of a model in one file.
     assert (first <= 8, len(server.log) - first) == (True, 2)
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["http://[::1", "http://127.0.0.1:99999", "http://127.0.0.1:abc", "not a url", "ftp://x/",
+     "http://", "/", "http://ex ample/", "http://a\x1b[2J/", "http://x:0/"],
+)  # fmt: skip
+def test_an_endpoint_that_is_no_url(
+    box: Paths, server: HubServer, monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", value)
+    with pytest.raises(ConfigError, match="in HF_ENDPOINT is no URL of a model hub") as caught:
+        resolve(box, config())
+    assert caught.value.message.isprintable()
+
+
+@pytest.mark.parametrize("token", ["hf_äö", "hf_a\nb", "hf a", "hf_\x1b"])
+def test_a_token_that_can_be_none(
+    box: Paths, server: HubServer, monkeypatch: pytest.MonkeyPatch, token: str
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", token)
+    with pytest.raises(ConfigError, match="the hub token in HF_TOKEN has characters") as caught:
+        resolve(box, config())
+    assert "hf_" not in caught.value.message
+
+
+@pytest.mark.parametrize("token", [" ", "\n", "hf_licensed\n"])
+def test_blanks_around_a_token_are_none_of_it(
+    box: Paths, server: HubServer, monkeypatch: pytest.MonkeyPatch, token: str
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", token)
+    assert resolve(box, config()).revision
+
+
+def test_a_hub_that_is_gone_is_told(box: Paths, server: HubServer) -> None:
+    assert resolve(box, config()).revision
+    server.fault("503")
+    host = survey(box)
+    pipeline.resolve(host, config())
+    (warning,) = host.warnings
+    assert "failed with HTTP status 503" in warning
+    assert f"{MODEL} is taken as it was" in warning
