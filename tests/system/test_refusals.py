@@ -33,8 +33,9 @@ def leaves_nothing(guest: Guest) -> Iterator[None]:
 
 
 def one_sentence(stderr: str) -> str:
-    """The one line that speaks as the command itself."""
-    (line,) = [line for line in stderr.splitlines() if line.startswith("epyc-vllm: ")]
+    """The one line that speaks as the command itself, behind the log of a failed start."""
+    said = stderr.rpartition("\n---\n")[2]
+    (line,) = [line for line in said.splitlines() if line.startswith("epyc-vllm: ")]
     assert "Traceback" not in stderr
     return line
 
