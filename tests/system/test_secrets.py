@@ -33,7 +33,8 @@ HOLDERS = {
 JSON = ("detect", "doctor", "plan", "status", "show", "verify", "report", "apply")
 PLACES = "/etc /run /var /tmp /dev/shm /root /home /srv /opt/epyc-vllm /usr/local"
 # Every process, again and again: what had a secret in its arguments or in its environment. The
-# arguments are read first: a process may be gone before the second look.
+# arguments are read first: a process may be gone before the second look; and once more, since one
+# that becomes another program has none for a moment.
 SAMPLER = f"""
 import pathlib, time
 needles = pathlib.Path("{OURS}/needles").read_bytes().split()
@@ -42,11 +43,12 @@ while True:
     for process in pathlib.Path("/proc").glob("[0-9]*"):
         try:
             said = [(process / name).read_bytes() for name in ("cmdline", "environ")]
+            argv = said[0] or (process / "cmdline").read_bytes() or (process / "comm").read_bytes()
         except OSError:
             continue
         for name, text in zip(("cmdline", "environ"), said):
             if any(needle in text for needle in needles):
-                seen.add(name + " " + said[0].replace(b"\\0", b" ").decode(errors="replace"))
+                seen.add(name + " " + argv.replace(b"\\0", b" ").decode(errors="replace").strip())
     pathlib.Path("{OURS}/hits").write_text("\\n".join(sorted(seen)))
     time.sleep(0.1)
 """

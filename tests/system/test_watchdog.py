@@ -111,8 +111,9 @@ def test_it_is_given_up_with_a_report(
     assert report["evidence"]["agent"]
     assert any("Application startup complete" in line for line in report["log"])
     assert len(report["log"]) <= 50
-    if behaviour.get("health") != "hang":
-        assert seen["observations"][-1]["counters"]["generation_tokens"] >= 0
+    counted = [look["counters"] for look in seen["observations"] if look["counters"]]
+    assert counted
+    assert counted[-1]["generation_tokens"] >= 0
     assert len(reports(served)) == 1
     assert_gone(served)
     standin.behave()
