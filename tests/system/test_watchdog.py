@@ -112,8 +112,9 @@ def test_it_is_given_up_with_a_report(
     assert any("Application startup complete" in line for line in report["log"])
     assert len(report["log"]) <= 50
     counted = [look["counters"] for look in seen["observations"] if look["counters"]]
-    assert counted
-    assert counted[-1]["generation_tokens"] >= 0
+    if verdict == "hung":  # a sick server is not asked for them
+        assert counted
+        assert counted[-1]["generation_tokens"] >= 0
     assert len(reports(served)) == 1
     assert_gone(served)
     standin.behave()
