@@ -17,10 +17,17 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
+from epyc_vllm_agent.config import checks
 from epyc_vllm_agent.errors import ActionFailed, ConfigError, Refused
 from epyc_vllm_agent.facts.checkpoint import CONFIG, TEXT_FILES
 from epyc_vllm_agent.facts.model import RepoFile
-from epyc_vllm_agent.facts.weights import LFS_POINTER, Tensor, header_length, parse_tensors
+from epyc_vllm_agent.facts.weights import (
+    LFS_POINTER,
+    Tensor,
+    header_length,
+    not_pulled,
+    parse_tensors,
+)
 
 MAIN = "main"
 TEXT_LIMIT_BYTES = 64 << 20  # an index of a thousand shards has a few MiB
@@ -72,10 +79,10 @@ def _size(value: object) -> int | None:
 
 def _inside(path: object) -> str:
     """`path` if it stays inside the repository, as a hub has to name it."""
-    parts = path.split("/") if isinstance(path, str) and path.isprintable() else [""]
-    if not isinstance(path, str) or "\\" in path or {"", ".", ".."} & {*parts}:
+    found = checks.text(path)  # names of pictures have all kinds of blanks
+    if "\\" in found or {"", ".", ".."} & {*found.split("/")}:
         raise ValueError(f"{path!r} is no file of a repository")
-    return path
+    return found
 
 
 def check_model_id(model: str) -> str:
@@ -219,7 +226,7 @@ def require_pulled(folder: Path, weights: Iterable[RepoFile]) -> None:
     for file in weights:
         with (folder / file.path).open("rb") as stream:
             if stream.read(len(LFS_POINTER)) == LFS_POINTER:
-                header_length(LFS_POINTER[:8], str(folder / file.path))
+                raise not_pulled(str(folder / file.path))
 
 
 def _header(path: Path) -> tuple[Tensor, ...]:

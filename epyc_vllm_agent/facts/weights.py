@@ -32,8 +32,9 @@ _BITS = {
 
 _WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx")
 _NOT_WEIGHTS = ("training_args.bin", "optimizer.bin", "optimizer.pt", "scheduler.pt", "scaler.pt")
-_SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.(safetensors|bin)")
-_MOST_SHARDS = 10_000
+_SHARD = re.compile(
+    r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.(?P<suffix>safetensors|bin)"
+)
 # What a server reads beside the weights: configs, tokenizers, templates, a model's own code.
 _COMPANIONS = (
     "*.json",
@@ -143,8 +144,6 @@ def indexed_tensors(text: str, path: str, model: str) -> dict[str, str]:
 
 def header_length(first_bytes: bytes, path: str) -> int:
     """Length of the header of the safetensors file `path` by the eight bytes before it."""
-    if first_bytes == LFS_POINTER[:8]:
-        raise _broken(path, "it is a pointer of git-lfs and not the file itself", _PULL)
     if len(first_bytes) < 8:
         raise _broken(path, "it is shorter than its header's length")
     (length,) = struct.unpack("<Q", first_bytes[:8])
@@ -197,14 +196,15 @@ def require_whole(paths: Sequence[RepoFile], model: str) -> None:
     for file in paths:
         if file.size_bytes == 0:
             raise _broken(f"{model}: {file.path}", "it is empty")
-    shards: dict[tuple[str, int], set[int]] = {}
+    shards: dict[tuple[str, str, str], set[int]] = {}
     for file in paths:
         if named := _SHARD.fullmatch(file.path):
-            shards.setdefault((named["stem"], int(named["count"])), set()).add(int(named["number"]))
-    for (stem, count), numbers in shards.items():
-        for number in range(1, min(count, _MOST_SHARDS) + 1):
-            if number not in numbers and 0 not in numbers:
-                raise _incomplete(model, f"{stem}-{number:05}-of-{count:05}")
+            of_one = shards.setdefault((named["stem"], named["count"], named["suffix"]), set())
+            of_one.add(int(named["number"]))
+    for (stem, count, suffix), numbers in shards.items():
+        missing = {*range(1, int(count) + 1)} - numbers
+        if missing and 0 not in numbers:
+            raise _incomplete(model, f"{stem}-{min(missing):05}-of-{count}.{suffix}")
 
 
 def _incomplete(model: str, file: str) -> ActionFailed:
@@ -215,12 +215,12 @@ def _incomplete(model: str, file: str) -> ActionFailed:
     )
 
 
-_PULL = "run `git lfs pull` in its folder, or download the model again"
+def not_pulled(path: str) -> ActionFailed:
+    what = "it is a pointer of git-lfs and not the file itself"
+    return _broken(path, what, "run `git lfs pull` in its folder, or download the model again")
 
 
-def _broken(path: str, what: str, hint: str | None = None) -> ActionFailed:
-    return ActionFailed(
-        "broken-weights",
-        f"the weight file {path} cannot be used: {what}",
-        hint or "download the model again, or report it to its publisher",
-    )
+def _broken(
+    path: str, what: str, hint: str = "download the model again, or report it to its publisher"
+) -> ActionFailed:
+    return ActionFailed("broken-weights", f"the weight file {path} cannot be used: {what}", hint)

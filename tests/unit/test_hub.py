@@ -517,3 +517,14 @@ def test_a_header_that_lies_is_not_believed(
     with HubServer(tmp_path / "repositories") as server:
         facts = hub_of(server, tmp_path / "cache").describe("org/odd")
     assert facts.weight_bytes == pytest.approx(300_000, rel=0.01)  # the file's size tells
+
+
+def test_a_picture_may_have_any_name(tmp_path: Path) -> None:
+    """macOS puts a narrow no-break space into the names of screenshots."""
+    name = "Screenshot at 3.04.05\u202fPM.png"
+    weights = safetensors("model.embed_tokens.weight")
+    write(tmp_path / "hub/org__shots", {**SMALL, "model.safetensors": weights, name: "x"})
+    with HubServer(tmp_path / "hub") as server:
+        asked = hub_of(server, tmp_path / "cache")
+        facts = asked.describe("org/shots")
+        assert asked.describe("org/shots", facts.revision) == facts

@@ -129,8 +129,8 @@ def test_a_part_of_what_an_index_names_is_no_model(
     ("sizes", "told"),
     [
         ({"model.safetensors": 0}, "model.safetensors cannot be used: it is empty"),
-        ({SHARDS[0]: 10}, "model-00002-of-00002 is missing"),
-        ({"pytorch_model-00003-of-00003.bin": 10}, "pytorch_model-00001-of-00003 is missing"),
+        ({SHARDS[0]: 10}, r"model-00002-of-00002\.safetensors is missing"),
+        ({"pytorch_model-00003-of-00003.bin": 10}, r"pytorch_model-00001-of-00003\.bin is missing"),
         ({SHARDS[0]: 10, SHARDS[1]: 10}, None),
         ({"model.safetensors": None}, None),
         ({"model-00000-of-00002.safetensors": 1, SHARDS[0]: 1}, None),  # counted from 0
