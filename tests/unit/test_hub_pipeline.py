@@ -153,27 +153,32 @@ def test_how_often_the_hub_is_asked(box: Paths, server: HubServer) -> None:
     assert (first <= 8, len(server.log) - first) == (True, 2)
 
 
+NO_URL, NO_TOKEN = "in HF_ENDPOINT is no URL of a model hub", "in HF_TOKEN has characters"
+NO_URLS = (
+    *("http://[::1", "http://127.0.0.1:99999", "http://127.0.0.1:abc", "not a url", "ftp://x/"),
+    *("http://", "/", "http://ex ample/", "http://a\x1b[2J/", "http://x:0/"),
+)
+
+
 @pytest.mark.parametrize(
-    "value",
-    ["http://[::1", "http://127.0.0.1:99999", "http://127.0.0.1:abc", "not a url", "ftp://x/",
-     "http://", "/", "http://ex ample/", "http://a\x1b[2J/", "http://x:0/"],
-)  # fmt: skip
-def test_an_endpoint_that_is_no_url(
-    box: Paths, server: HubServer, monkeypatch: pytest.MonkeyPatch, value: str
+    ("name", "value", "told"),
+    [
+        *(("HF_ENDPOINT", value, NO_URL) for value in NO_URLS),
+        *(("HF_TOKEN", value, NO_TOKEN) for value in ("hf_äö", "hf_a\nb", "hf a", "hf_\x1b")),
+    ],
+)
+def test_what_no_hub_can_be_asked_with(
+    box: Paths,
+    server: HubServer,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    value: str,
+    told: str,
 ) -> None:
-    monkeypatch.setenv("HF_ENDPOINT", value)
-    with pytest.raises(ConfigError, match="in HF_ENDPOINT is no URL of a model hub") as caught:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match=told) as caught:
         resolve(box, config())
     assert caught.value.message.isprintable()
-
-
-@pytest.mark.parametrize("token", ["hf_äö", "hf_a\nb", "hf a", "hf_\x1b"])
-def test_a_token_that_can_be_none(
-    box: Paths, server: HubServer, monkeypatch: pytest.MonkeyPatch, token: str
-) -> None:
-    monkeypatch.setenv("HF_TOKEN", token)
-    with pytest.raises(ConfigError, match="the hub token in HF_TOKEN has characters") as caught:
-        resolve(box, config())
     assert "hf_" not in caught.value.message
 
 
