@@ -43,6 +43,10 @@ class Counters:
     generation_tokens: int
 
     @property
+    def requests(self) -> int:
+        return self.running + self.waiting
+
+    @property
     def tokens(self) -> int:
         return self.prompt_tokens + self.generation_tokens
 
@@ -112,6 +116,7 @@ def _request(
     return httpx.Request(method, url, json=body, headers=headers, extensions=more)
 
 
+@lru_cache(maxsize=256)
 def base_url(address: str, port: int) -> str:
     """The URL a client on this host uses: loopback where the server listens on all addresses."""
     ip = ipaddress.ip_address(address)

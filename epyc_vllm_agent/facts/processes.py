@@ -7,13 +7,13 @@ Files: cgroup.procs and memory.events of the unit's control group
 import os
 import re
 from dataclasses import dataclass
-from pathlib import Path
 
 from epyc_vllm_agent.facts.files import parse_number, read_text
 from epyc_vllm_agent.paths import Paths
 
 # Where systemd's own hierarchy is: cgroup v2 alone, v2 beside v1 controllers, v1 alone.
 _HIERARCHIES = ("/sys/fs/cgroup", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/systemd")
+_LINKS_OF_A_LEAF = 2  # its name and its own "."; some file systems count none (1)
 _TICKS, _PAGE_BYTES = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
 
 
@@ -29,8 +29,7 @@ class Process:
 def processes(paths: Paths, control_group: str) -> tuple[Process, ...]:
     """The processes of a control group ("/system.slice/x.service") and of those below it."""
     folder = _folder(paths, control_group)
-    # os.walk passes over groups that vanish meanwhile: a container's do at its end.
-    groups = [group for group, _, _ in os.walk(folder)] if folder else []
+    groups = _groups(folder) if folder else []
     lists = [read_text(f"{group}/cgroup.procs") or "" for group in groups]
     proc = str(paths.proc)
     pids = [pid for text in lists for pid in text.split()]
@@ -40,7 +39,7 @@ def processes(paths: Paths, control_group: str) -> tuple[Process, ...]:
 def oom_kills(paths: Paths, control_group: str) -> int | None:
     """How many of the group's processes the kernel killed for lack of memory, if it counts."""
     folder = _folder(paths, control_group)
-    text = read_text(folder / "memory.events") if folder else None
+    text = read_text(f"{folder}/memory.events") if folder else None
     found = re.search(r"^oom_kill (\d+)$", text or "", re.MULTILINE)
     return int(found[1]) if found else None
 
@@ -59,9 +58,23 @@ def group_of(paths: Paths, pid: int | str) -> str | None:
     return found.get("name=systemd") or found.get("")
 
 
-def _folder(paths: Paths, control_group: str) -> Path | None:
-    folders = (paths.at(root) / control_group.lstrip("/") for root in _HIERARCHIES)
-    return next((folder for folder in folders if folder.is_dir()), None)
+def _folder(paths: Paths, control_group: str) -> str | None:
+    group = control_group.lstrip("/")
+    folders = (f"{paths.at(root)}/{group}" for root in _HIERARCHIES)
+    return next((folder for folder in folders if os.path.isdir(folder)), None)  # noqa: PTH112
+
+
+def _groups(folder: str) -> list[str]:
+    """A group's folder and those below it, but for what vanishes meanwhile, as a container's do.
+
+    The links to a folder tell whether any is below it. Most have none, and to go through the files
+    of one takes as long as a probe.
+    """
+    try:
+        is_alone = os.stat(folder).st_nlink == _LINKS_OF_A_LEAF  # noqa: PTH116
+    except OSError:
+        return []
+    return [folder] if is_alone else [group for group, _, _ in os.walk(folder)]
 
 
 def _process(proc: str, pid: str) -> Process | None:

@@ -58,6 +58,10 @@ class Canary:
     sent: float
     answer: Probe | None = None
 
+    @property
+    def is_out(self) -> bool:
+        return self.answer is None
+
 
 @dataclass(frozen=True, slots=True)
 class Observation:
@@ -76,11 +80,11 @@ class Observation:
 
     @property
     def has_canary_out(self) -> bool:
-        return self.canary is not None and self.canary.answer is None
+        return self.canary is not None and self.canary.is_out
 
     @property
     def has_requests(self) -> bool:
-        return self.counters is not None and self.counters.running + self.counters.waiting > 0
+        return self.counters is not None and self.counters.requests > 0
 
 
 @dataclass(frozen=True, slots=True)

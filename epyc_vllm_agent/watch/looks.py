@@ -28,16 +28,27 @@ class Looker:
         self._paths = paths
 
     def look(
-        self, plan: EndpointPlan, instance: Instance, control_group: str | None, policy: Watch
+        self,
+        plan: EndpointPlan,
+        instance: Instance,
+        control_group: str | None,
+        policy: Watch,
+        has_canary_out: bool = False,
     ) -> Look:
-        """Takes two time-outs at most: an interval each, two to five seconds."""
+        """Takes two time-outs at most: an interval each, two to five seconds.
+
+        The workers are evidence of a server that has work or does not answer. An idle one is
+        spared them: the kernel adds up all threads of a process at each question.
+        """
         url = url_of(plan, instance)
         most = min(_MOST_SECONDS, max(_LEAST_SECONDS, policy.interval_seconds))
         with probe.open_client() as client:
             health = probe.health(url, most, client)
             counters = probe.counters(url, client, most) if health.ok else None
-        found = processes(self._paths, control_group) if control_group else ()
-        return Look(health, counters, workers_of(found))
+        is_idle = counters is not None and not counters.requests and not has_canary_out
+        if control_group is None or is_idle:
+            return Look(health, counters, None)
+        return Look(health, counters, workers_of(processes(self._paths, control_group)))
 
     def canary(self, plan: EndpointPlan, instance: Instance, policy: Watch) -> Probe:
         """Asks for one token and waits for it longer than any verdict would."""

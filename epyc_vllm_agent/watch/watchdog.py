@@ -4,6 +4,7 @@ It follows the stored plans and never plans, pulls or writes units. A unit's own
 the report (watch/unit_steps.py): the watchdog leaves it what it saw and asks systemd for the stop.
 """
 
+import gc
 import sys
 import threading
 import time
@@ -20,6 +21,7 @@ from epyc_vllm_agent.paths import Paths
 from epyc_vllm_agent.plan.values import EndpointPlan, Instance
 from epyc_vllm_agent.units.names import service_name
 from epyc_vllm_agent.watch import evidence, marks
+from epyc_vllm_agent.watch.aside import Aside, Work
 from epyc_vllm_agent.watch.decide import (
     Canary,
     Decision,
@@ -33,7 +35,7 @@ from epyc_vllm_agent.watch.follow import Followed
 from epyc_vllm_agent.watch.looks import Look, Looker
 
 PATTERN = "epyc-vllm-*.service"
-Spawn = Callable[[Callable[[], None]], None]
+Spawn = Callable[[Work], None]
 Say = Callable[[str], None]
 
 
@@ -86,11 +88,6 @@ class _Watched:
         self.decision = decide(self.history, policy, now)
 
 
-def in_thread(work: Callable[[], None]) -> None:
-    """A server that does not answer holds up its own probe alone, and no end of the watchdog."""
-    threading.Thread(target=work, daemon=True).start()
-
-
 def to_stderr(text: str) -> None:
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
@@ -102,19 +99,19 @@ class Watchdog:
         paths: Paths,
         connect: Callable[[], Watching],
         clock: Callable[[], float] = time.monotonic,
-        spawn: Spawn = in_thread,
+        spawn: Spawn | None = None,
         say: Say = to_stderr,
     ) -> None:
         self._paths = paths
         self._connect = connect
         self._clock = clock
-        self._spawn = spawn
+        self._spawn = spawn or Aside()
         self._say = say
         self._systemd: Watching | None = None
         self._followed = Followed(paths, say)
         self._looker = Looker(paths)
         self._watched: dict[str, _Watched] = {}
-        self._done: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._done: SimpleQueue[Work] = SimpleQueue()
         self._complaint: str | None = None
 
     @property
@@ -129,6 +126,7 @@ class Watchdog:
     def run(self, stopping: threading.Event) -> None:
         """Steps until told to stop; systemd hears of each step."""
         self.step()
+        gc.freeze()  # what is loaded stays: it need not be gone through for each few looks
         notify("READY=1", f"STATUS={self.status}")
         while not stopping.wait(self.policy.dead_seconds / 2):
             self.step()
@@ -203,11 +201,13 @@ class Watchdog:
         watched.is_looking = True
         watched.due = now + self.policy.interval_seconds
         plan, instance, policy = watched.plan, watched.instance, self.policy
+        is_asking = watched.canary is not None and watched.canary.is_out
 
         def look() -> None:
             found = None
             try:
-                found = self._looker.look(plan, instance, state.control_group, policy)
+                group = state.control_group
+                found = self._looker.look(plan, instance, group, policy, is_asking)
             finally:
                 self._done.put(lambda: self._looked(watched, state.invocation_id, found))
 

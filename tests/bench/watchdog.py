@@ -25,7 +25,8 @@ from epyc_vllm_agent.changes.installed import encode_plan
 from epyc_vllm_agent.doors.systemd import Listed, UnitState
 from epyc_vllm_agent.paths import Paths
 from epyc_vllm_agent.units.names import service_name
-from epyc_vllm_agent.watch.watchdog import Watchdog, in_thread
+from epyc_vllm_agent.watch.aside import Aside
+from epyc_vllm_agent.watch.watchdog import Watchdog
 from tests.guest import image, parts, project
 from tests.guest.boot import Guest
 from tests.hosts import HOSTS, facts_of
@@ -167,7 +168,7 @@ def descriptors() -> int:
 
 def leak(cycles: int) -> dict[str, int]:
     with serving() as port, tempfile.TemporaryDirectory(dir=MEMORY) as folder:
-        measured = Measured(host(Path(folder), port, 1), 1, in_thread)
+        measured = Measured(host(Path(folder), port, 1), 1, Aside())
         for _ in range(1000):  # caches fill, the allocator's arenas grow to their size
             measured.cycle()
         before, open_before, began = resident(), descriptors(), measured.probes
@@ -185,7 +186,7 @@ def leak(cycles: int) -> dict[str, int]:
 def cost(instances: int, cycles: int) -> float:
     """CPU seconds for each look."""
     with serving() as port, tempfile.TemporaryDirectory(dir=MEMORY) as folder:
-        measured = Measured(host(Path(folder), port, instances), instances, in_thread)
+        measured = Measured(host(Path(folder), port, instances), instances, Aside())
         measured.cycle()
         before, began = time.process_time(), measured.probes
         for _ in range(cycles):

@@ -13,7 +13,7 @@ from epyc_vllm_agent.paths import Paths
 from epyc_vllm_agent.plan.values import EndpointPlan
 from epyc_vllm_agent.units.names import service_name
 from epyc_vllm_agent.watch import evidence, lent, marks
-from epyc_vllm_agent.watch.decide import Verdict
+from epyc_vllm_agent.watch.decide import Observation, Verdict
 from epyc_vllm_agent.watch.evidence import Seen
 from epyc_vllm_agent.watch.marks import Mark
 from epyc_vllm_agent.watch.watchdog import Watchdog
@@ -181,6 +181,29 @@ def test_a_worker_that_stands_still_is_seen(host: Host) -> None:
     ]
     assert seen.observations[-1].workers is not None
     assert [w.pid for w in seen.observations[-1].workers] == [78]
+
+
+def test_the_workers_of_an_idle_server_are_not_looked_at(host: Host) -> None:
+    host.systemd = InGroup(host.paths)
+    host.systemd.start(host.service)
+    group(host, 500)
+    host.live(20)
+    assert observed(host).health is not None
+    assert observed(host).workers is None
+    host.serve(running=1)
+    host.live(20)
+    assert observed(host).workers is not None
+    host.server.answer("/health", "", status=503)
+    host.live(20)
+    assert observed(host).counters is None
+    assert observed(host).workers is not None
+
+
+def observed(host: Host) -> Observation:
+    """The last one that was left for a report."""
+    seen = host.seen()
+    assert seen is not None
+    return seen.observations[-1]
 
 
 def test_a_server_of_a_daemon_is_found_by_the_mark(host: Host) -> None:
