@@ -22,12 +22,12 @@ def read_text(path: Path | str, limit: int = -1) -> str | None:
         return None
 
 
-def read_number(path: Path) -> int | None:
+def read_number(path: Path | str) -> int | None:
     text = read_text(path)
     return None if text is None else parse_number(text)
 
 
-def read_list(path: Path) -> tuple[int, ...] | None:
+def read_list(path: Path | str) -> tuple[int, ...] | None:
     """A kernel list ("0-3,8") as numbers."""
     text = read_text(path)
     return None if text is None else parse_list(text)

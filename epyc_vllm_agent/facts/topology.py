@@ -8,7 +8,6 @@ Each list is read once for all CPUs in it: a host of 1024 CPUs takes 1100 small 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from epyc_vllm_agent.facts.cpuinfo import LogicalCpu, parse_logical_cpus
 from epyc_vllm_agent.facts.files import read_list, read_number, read_text
@@ -33,7 +32,7 @@ def read_cpu_numbers(paths: Paths) -> CpuNumbers:
     online = read_list(paths.at(f"{_CPUS}/online"))
     if online is None:
         # CPU 0 has no `online` file where it cannot be put offline.
-        on = (cpu for cpu in present if read_number(_of(paths, cpu) / "online") != 0)
+        on = (cpu for cpu in present if read_number(f"{_of(paths, cpu)}/online") != 0)
         online = tuple(on) or tuple(sorted(cpu.number for cpu in _cpuinfo(paths)))
     # `offline` also counts possible CPUs that are not there (empty sockets), hence not that file.
     offline = tuple(sorted(set(present) - set(online)))
@@ -55,9 +54,9 @@ def read_sockets(
 
 def read_l3_groups(paths: Paths, online: Sequence[int]) -> tuple[L3Group, ...]:
     """The L3 groups in order of their first CPU; none where a hypervisor shows no L3."""
-    if not online or read_number(_of(paths, online[0]) / f"{_L3}/level") != 3:
+    if not online or read_number(f"{_of(paths, online[0])}/{_L3}/level") != 3:
         return ()
-    groups = _partition(online, lambda cpu: read_list(_of(paths, cpu) / f"{_L3}/shared_cpu_list"))
+    groups = _partition(online, lambda cpu: read_list(f"{_of(paths, cpu)}/{_L3}/shared_cpu_list"))
     return tuple(L3Group(cpus) for cpus in groups)
 
 
@@ -71,7 +70,7 @@ def _cores(paths: Paths, online: Sequence[int]) -> Iterator[tuple[int, tuple[int
         yield from _cores_of_cpuinfo(_cpuinfo(paths), online)
         return
     for cpus in _partition(online, lambda cpu: _core_siblings(paths, cpu)):
-        package = read_number(_of(paths, cpus[0]) / "topology/physical_package_id")
+        package = read_number(f"{_of(paths, cpus[0])}/topology/physical_package_id")
         # -1: firmware that describes no packages (arm64 without PPTT).
         yield max(package or 0, 0), cpus
 
@@ -92,9 +91,9 @@ def _cores_of_cpuinfo(
 
 def _core_siblings(paths: Paths, cpu: int) -> tuple[int, ...] | None:
     """The threads of a CPU's core; the second name is the one before Linux 5.3."""
-    topology = _of(paths, cpu) / "topology"
-    found = read_list(topology / "core_cpus_list")
-    return read_list(topology / "thread_siblings_list") if found is None else found
+    topology = f"{_of(paths, cpu)}/topology"
+    found = read_list(f"{topology}/core_cpus_list")
+    return read_list(f"{topology}/thread_siblings_list") if found is None else found
 
 
 def _partition(
@@ -111,8 +110,9 @@ def _partition(
         yield tuple(sorted(group))
 
 
-def _of(paths: Paths, cpu: int) -> Path:
-    return paths.at(f"{_CPUS}/cpu{cpu}")
+def _of(paths: Paths, cpu: int) -> str:
+    """Its folder as text: see `read_text`."""
+    return f"{paths.at(_CPUS)}/cpu{cpu}"
 
 
 def _listed(paths: Paths) -> tuple[int, ...]:
