@@ -7,17 +7,17 @@ from epyc_vllm_agent import pipeline
 from epyc_vllm_agent.apply import converge
 from epyc_vllm_agent.apply.converge import Converged
 from epyc_vllm_agent.apply.lock import locked
-from epyc_vllm_agent.apply.prepare import Fetching, fetch, require_ready, require_startable
-from epyc_vllm_agent.changes.changes import ChangeSet, to_enable
-from epyc_vllm_agent.changes.installed import installed
+from epyc_vllm_agent.apply.prepare import Fetching, fetch, require_ready
+from epyc_vllm_agent.changes.changes import ChangeSet
+from epyc_vllm_agent.changes.wanted import change_set
 from epyc_vllm_agent.config.request import Wanted
 from epyc_vllm_agent.doors.systemd import Systemd, Watcher
 from epyc_vllm_agent.errors import ActionFailed
 from epyc_vllm_agent.paths import Paths
 from epyc_vllm_agent.pipeline import Resolved
+from epyc_vllm_agent.plan.gates import require_startable
 from epyc_vllm_agent.plan.values import EndpointPlan
 from epyc_vllm_agent.units.names import service_name
-from epyc_vllm_agent.units.render import render
 from epyc_vllm_agent.watch import readiness
 from epyc_vllm_agent.watch.readiness import Verified
 
@@ -27,10 +27,6 @@ class BroughtUp:
     plan: EndpointPlan
     converged: Converged
     verified: tuple[Verified, ...]
-
-
-def change_set(paths: Paths, plan: EndpointPlan, wanted: Wanted) -> ChangeSet:
-    return to_enable(plan, wanted.file_text, render(plan), installed(paths, plan.name))
 
 
 def bring_up(

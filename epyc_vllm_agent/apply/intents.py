@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from epyc_vllm_agent import pipeline
 from epyc_vllm_agent.apply import begun
-from epyc_vllm_agent.apply.prepare import require_ready, require_startable
+from epyc_vllm_agent.apply.prepare import require_ready
 from epyc_vllm_agent.changes.changes import (
     ChangeSet,
     FileChange,
@@ -22,6 +22,7 @@ from epyc_vllm_agent.doors.systemd import Listed, Systemd
 from epyc_vllm_agent.errors import ActionFailed, AgentError, ConfigError
 from epyc_vllm_agent.paths import Paths
 from epyc_vllm_agent.pipeline import Resolved, Survey
+from epyc_vllm_agent.plan.gates import require_startable
 from epyc_vllm_agent.plan.values import EndpointPlan
 from epyc_vllm_agent.units.names import UnitFile, service_name
 from epyc_vllm_agent.units.render import render

@@ -13,6 +13,7 @@ from epyc_vllm_agent.errors import ActionFailed, Refused
 from epyc_vllm_agent.facts.model import ModelFacts
 from epyc_vllm_agent.paths import Paths
 from epyc_vllm_agent.pipeline import Resolved, Survey
+from epyc_vllm_agent.plan.gates import require_startable
 from epyc_vllm_agent.plan.upgrade import may_move
 from epyc_vllm_agent.plan.values import Container, EndpointPlan
 from epyc_vllm_agent.units.names import service_name
@@ -35,20 +36,6 @@ class Fetching:
     image: Line
     archive: str | None = None
     new_stack: bool = False
-
-
-def require_startable(plan: EndpointPlan) -> None:
-    """Raises Refused for the first refusal, or for every gate that is not accepted."""
-    if plan.refusals:
-        first = plan.refusals[0]
-        raise Refused(first.code, first.message, first.hint)
-    closed = [gate for gate in plan.gates if not gate.accepted]
-    if closed:
-        raise Refused(
-            "gate-closed",
-            "; ".join(f"{gate.name}: {gate.text}" for gate in closed),
-            "accept by name: " + " ".join(f"--accept {gate.name}" for gate in closed),
-        )
 
 
 def fetch(

@@ -16,7 +16,7 @@ from epyc_vllm_agent.paths import Paths
 _VERBS = {
     "detect": "host",
     "doctor": "doctor",
-    "plan": "endpoint",
+    "plan": "plan",
     "enable": "endpoint",
     "upgrade": "upgrade",
     "disable": "endpoint",

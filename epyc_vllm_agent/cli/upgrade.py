@@ -6,14 +6,14 @@ from typing import Any
 import click
 
 from epyc_vllm_agent import pipeline
-from epyc_vllm_agent.apply.bring_up import change_set
-from epyc_vllm_agent.apply.prepare import require_startable
 from epyc_vllm_agent.changes import installed
+from epyc_vllm_agent.changes.wanted import change_set
 from epyc_vllm_agent.cli.context import Context, json_option, pass_context, say
 from epyc_vllm_agent.cli.endpoint import answer, confirm, launch
 from epyc_vllm_agent.config import settings
 from epyc_vllm_agent.config.request import wanted
 from epyc_vllm_agent.errors import ConfigError, Refused
+from epyc_vllm_agent.plan.gates import require_startable
 from epyc_vllm_agent.plan.stacks import release
 from epyc_vllm_agent.plan.upgrade import available
 from epyc_vllm_agent.plan.values import EndpointPlan

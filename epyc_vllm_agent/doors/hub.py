@@ -5,7 +5,6 @@ library is imported where it is used, since a model in the cache needs neither i
 Debian package brings a copy of its own for hosts that have none, or one too old.
 """
 
-import importlib.metadata
 import os
 import sys
 import time
@@ -348,9 +347,11 @@ class Hub:
 
 def provide_library(packaged: Path = _PACKAGED) -> None:
     """Makes huggingface_hub importable: the host's own where it is new enough, else `packaged`."""
+    from importlib.metadata import PackageNotFoundError, version  # a tenth of a `plan`
+
     try:
-        found = importlib.metadata.version("huggingface_hub")
-    except importlib.metadata.PackageNotFoundError:
+        found = version("huggingface_hub")
+    except PackageNotFoundError:
         found = None
     if release(found) >= _OLDEST:
         return

@@ -9,11 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from epyc_vllm_agent.config.config import EndpointConfig
+from epyc_vllm_agent.errors import Refused
 from epyc_vllm_agent.facts.generations import Routing
 from epyc_vllm_agent.facts.host import Cpu
 from epyc_vllm_agent.plan.platform import disagreement, kind_of
 from epyc_vllm_agent.plan.stacks import KeyRules, PlatformRules, Stacks
-from epyc_vllm_agent.plan.values import Gate, PlatformKind, Prediction, Refusal, Stack
+from epyc_vllm_agent.plan.values import EndpointPlan, Gate, PlatformKind, Prediction, Refusal, Stack
 
 STOCK, ZENTORCH = "stock", "zentorch"
 
@@ -155,3 +156,17 @@ def precision_refusal(
         f"{stack.name} cannot serve {dtype}: it has {', '.join(able)}",
         f"choose one of them: --dtype {able[0]}",
     )
+
+
+def require_startable(plan: EndpointPlan) -> None:
+    """Raises Refused for the first refusal, or for every gate that is not accepted."""
+    if plan.refusals:
+        first = plan.refusals[0]
+        raise Refused(first.code, first.message, first.hint)
+    closed = [gate for gate in plan.gates if not gate.accepted]
+    if closed:
+        raise Refused(
+            "gate-closed",
+            "; ".join(f"{gate.name}: {gate.text}" for gate in closed),
+            "accept by name: " + " ".join(f"--accept {gate.name}" for gate in closed),
+        )

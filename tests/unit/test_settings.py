@@ -8,7 +8,8 @@ from typing import Any
 import click
 import pytest
 
-from epyc_vllm_agent.cli import endpoint as commands
+from epyc_vllm_agent.cli.endpoint import enable
+from epyc_vllm_agent.cli.plan import plan
 from epyc_vllm_agent.config import settings
 from epyc_vllm_agent.config.config import Config, EndpointConfig, Watch, load
 from epyc_vllm_agent.config.settings import Setting
@@ -41,7 +42,7 @@ def test_every_key_is_explained_and_its_default_is_allowed(setting: Setting) -> 
     assert setting.check(given) == default
 
 
-@pytest.mark.parametrize("command", [commands.plan, commands.enable])
+@pytest.mark.parametrize("command", [plan, enable])
 def test_every_key_has_a_flag(command: click.Command) -> None:
     flags = {parameter.name for parameter in command.params}
     keys = {setting.key for setting in settings.ENDPOINT}
