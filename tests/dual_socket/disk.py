@@ -72,10 +72,12 @@ DefaultDeviceTimeoutSec=900s
 """
 # Where the second disk has the environment and its Python, and where they have to be.
 VLLM = "/srv/vllm"
+# No fstab: this host has no udev to announce the disk, which a mount unit would wait for.
 VLLM_MOUNTS = f"""\
-/dev/vdb {VLLM} ext4 ro 0 0
-{VLLM}/environment {environment.STOCK} none bind,x-systemd.requires-mounts-for={VLLM} 0 0
-{VLLM}/python {environment.PYTHON} none bind,x-systemd.requires-mounts-for={VLLM} 0 0
+[Service]
+ExecStartPre=mount --mkdir --options ro /dev/vdb {VLLM}
+ExecStartPre=mount --mkdir --bind {VLLM}/environment {environment.STOCK}
+ExecStartPre=mount --mkdir --bind {VLLM}/python {environment.PYTHON}
 """
 LEFT_OUT = ("usr/lib/gcc", "usr/libexec/gcc", "usr/lib/llvm*", "usr/sbin/dockerd", "var/cache/apt")
 
@@ -187,7 +189,9 @@ def _prepare(root: Path, case: Case) -> None:
     wanted.mkdir(exist_ok=True)
     (wanted / "dual-socket.service").symlink_to("../dual-socket.service")
     _write(root / "etc/systemd/system.conf.d/patience.conf", PATIENCE)
-    _write(root / "etc/fstab", VLLM_MOUNTS if case.with_vllm else "")
+    _write(root / "etc/fstab", "")
+    if case.with_vllm:
+        _write(units / "dual-socket.service.d/vllm.conf", VLLM_MOUNTS)
     (units / "default.target").unlink(missing_ok=True)
     (units / "default.target").symlink_to("/usr/lib/systemd/system/multi-user.target")
 
