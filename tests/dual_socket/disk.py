@@ -79,7 +79,8 @@ ExecStartPre=mount --mkdir --options ro /dev/vdb {VLLM}
 ExecStartPre=mount --mkdir --bind {VLLM}/environment {environment.STOCK}
 ExecStartPre=mount --mkdir --bind {VLLM}/python {environment.PYTHON}
 """
-LEFT_OUT = ("usr/lib/gcc", "usr/libexec/gcc", "usr/lib/llvm*", "usr/sbin/dockerd", "var/cache/apt")
+LEFT_OUT = ("usr/lib/llvm*", "usr/sbin/dockerd", "var/cache/apt")
+COMPILER = ("usr/lib/gcc", "usr/libexec/gcc")  # vLLM needs it, "eager" too
 
 
 def folder(case: Case) -> Path:
@@ -135,7 +136,7 @@ def _make(target: Path, case: Case) -> None:
     root = target / "root"
     target.mkdir()
     output("cp", "-a", "--reflink=auto", rootfs.tree(), root)
-    for pattern in LEFT_OUT:
+    for pattern in (*LEFT_OUT, *(() if case.with_vllm else COMPILER)):
         for path in root.glob(pattern):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
     layer = target / "layer"
