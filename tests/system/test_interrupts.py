@@ -12,7 +12,8 @@ from tests.system.conftest import EpycVllm, Standin
 pytestmark = pytest.mark.timeout(900)
 
 MODEL = "example/tiny-chat"
-ENVIRONMENT = ("--environment", str(parts.STANDIN))
+# Little memory: a host beside this one may run real vLLM on the same memory.
+ENVIRONMENT = ("--environment", str(parts.STANDIN), "--kv-gib", "1")
 SERVICE = "epyc-vllm-tiny-chat-s0.service"
 TARGET = "epyc-vllm-tiny-chat.target"
 FILES = (
