@@ -32,7 +32,8 @@ def read_cpu_numbers(paths: Paths) -> CpuNumbers:
     online = read_list(paths.at(f"{_CPUS}/online"))
     if online is None:
         # CPU 0 has no `online` file where it cannot be put offline.
-        on = (cpu for cpu in present if read_number(f"{_of(paths, cpu)}/online") != 0)
+        folder = _folder(paths)
+        on = (cpu for cpu in present if read_number(f"{folder}/cpu{cpu}/online") != 0)
         online = tuple(on) or tuple(sorted(cpu.number for cpu in _cpuinfo(paths)))
     # `offline` also counts possible CPUs that are not there (empty sockets), hence not that file.
     offline = tuple(sorted(set(present) - set(online)))
@@ -54,9 +55,10 @@ def read_sockets(
 
 def read_l3_groups(paths: Paths, online: Sequence[int]) -> tuple[L3Group, ...]:
     """The L3 groups in order of their first CPU; none where a hypervisor shows no L3."""
-    if not online or read_number(f"{_of(paths, online[0])}/{_L3}/level") != 3:
+    folder = _folder(paths)
+    if not online or read_number(f"{folder}/cpu{online[0]}/{_L3}/level") != 3:
         return ()
-    groups = _partition(online, lambda cpu: read_list(f"{_of(paths, cpu)}/{_L3}/shared_cpu_list"))
+    groups = _partition(online, lambda cpu: read_list(f"{folder}/cpu{cpu}/{_L3}/shared_cpu_list"))
     return tuple(L3Group(cpus) for cpus in groups)
 
 
@@ -66,11 +68,12 @@ def _socket(number: int, cores: Sequence[Core]) -> Socket:
 
 def _cores(paths: Paths, online: Sequence[int]) -> Iterator[tuple[int, tuple[int, ...]]]:
     """The package and the CPUs of each core, in order of its first CPU."""
-    if not online or _core_siblings(paths, online[0]) is None:
+    folder = _folder(paths)
+    if not online or _core_siblings(folder, online[0]) is None:
         yield from _cores_of_cpuinfo(_cpuinfo(paths), online)
         return
-    for cpus in _partition(online, lambda cpu: _core_siblings(paths, cpu)):
-        package = read_number(f"{_of(paths, cpus[0])}/topology/physical_package_id")
+    for cpus in _partition(online, lambda cpu: _core_siblings(folder, cpu)):
+        package = read_number(f"{folder}/cpu{cpus[0]}/topology/physical_package_id")
         # -1: firmware that describes no packages (arm64 without PPTT).
         yield max(package or 0, 0), cpus
 
@@ -89,9 +92,9 @@ def _cores_of_cpuinfo(
         yield package, tuple(cpus)
 
 
-def _core_siblings(paths: Paths, cpu: int) -> tuple[int, ...] | None:
+def _core_siblings(folder: str, cpu: int) -> tuple[int, ...] | None:
     """The threads of a CPU's core; the second name is the one before Linux 5.3."""
-    topology = f"{_of(paths, cpu)}/topology"
+    topology = f"{folder}/cpu{cpu}/topology"
     found = read_list(f"{topology}/core_cpus_list")
     return read_list(f"{topology}/thread_siblings_list") if found is None else found
 
@@ -110,9 +113,9 @@ def _partition(
         yield tuple(sorted(group))
 
 
-def _of(paths: Paths, cpu: int) -> str:
-    """Its folder as text: see `read_text`."""
-    return f"{paths.at(_CPUS)}/cpu{cpu}"
+def _folder(paths: Paths) -> str:
+    """The CPUs' folder as text: see `read_text`."""
+    return str(paths.at(_CPUS))
 
 
 def _listed(paths: Paths) -> tuple[int, ...]:
