@@ -58,9 +58,10 @@ class Canary:
     sent: float
     answer: Probe | None = None
 
-    @property
-    def is_out(self) -> bool:
-        return self.answer is None
+
+def is_out(canary: Canary | None) -> bool:
+    """Whether one was sent that nobody has answered yet."""
+    return canary is not None and canary.answer is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,7 @@ class Observation:
 
     @property
     def has_canary_out(self) -> bool:
-        return self.canary is not None and self.canary.is_out
+        return is_out(self.canary)
 
     @property
     def has_requests(self) -> bool:

@@ -33,7 +33,7 @@ class Looker:
         instance: Instance,
         control_group: str | None,
         policy: Watch,
-        has_canary_out: bool = False,
+        has_canary_out: bool,
     ) -> Look:
         """Takes two time-outs at most: an interval each, two to five seconds.
 
@@ -46,9 +46,8 @@ class Looker:
             health = probe.health(url, most, client)
             counters = probe.counters(url, client, most) if health.ok else None
         is_idle = counters is not None and not counters.requests and not has_canary_out
-        if control_group is None or is_idle:
-            return Look(health, counters, None)
-        return Look(health, counters, workers_of(processes(self._paths, control_group)))
+        found = processes(self._paths, control_group) if control_group and not is_idle else ()
+        return Look(health, counters, workers_of(found))
 
     def canary(self, plan: EndpointPlan, instance: Instance, policy: Watch) -> Probe:
         """Asks for one token and waits for it longer than any verdict would."""

@@ -28,6 +28,7 @@ from epyc_vllm_agent.watch.decide import (
     Observation,
     Verdict,
     decide,
+    is_out,
     remember,
     wants_canary,
 )
@@ -201,7 +202,7 @@ class Watchdog:
         watched.is_looking = True
         watched.due = now + self.policy.interval_seconds
         plan, instance, policy = watched.plan, watched.instance, self.policy
-        is_asking = watched.canary is not None and watched.canary.is_out
+        is_asking = is_out(watched.canary)
 
         def look() -> None:
             found = None

@@ -179,8 +179,7 @@ def test_a_worker_that_stands_still_is_seen(host: Host) -> None:
         (77, "VLLM::EngineCor", "S"),
         (78, "VLLM::Worker", "S"),
     ]
-    assert seen.observations[-1].workers is not None
-    assert [w.pid for w in seen.observations[-1].workers] == [78]
+    assert [w.pid for w in observed(host).workers or ()] == [78]
 
 
 def test_the_workers_of_an_idle_server_are_not_looked_at(host: Host) -> None:
