@@ -115,6 +115,11 @@ def test_every_signature_has_an_example() -> None:
             "The checkpoint you are trying to load has model type `new` but Transformers does not "
             "recognize this architecture.",
         ),
+        (
+            "no-compiler",
+            "g++: fatal error: cannot execute \u2018cc1plus\u2019: execvp: No such file",
+        ),
+        ("no-compiler", "g++: fatal error: cannot execute 'cc1plus': execvp: No such file"),
         ("argument", "vllm serve: error: unrecognized arguments: --device cpu"),
         ("freezing", "AssertionError: expected OutputCode, got function"),
         ("compile-cache", "torch._inductor.BypassFxGraphCache: Failed to pickle cache key"),
