@@ -16,6 +16,9 @@ from tests.guest.outside import install_prerequisites
 
 EpycVllm = Callable[..., CompletedProcess[str]]
 CONTROL = "/run/vllm-standin.json"
+# Little memory: a host beside this one may run real vLLM on the same memory.
+SMALL = ("--kv-gib", "1")
+ENVIRONMENT = ("--environment", str(parts.STANDIN), *SMALL)
 # The guest's own file systems are overlays, over which docker's storage has to be a plain one; and
 # where the cpuset controller sits on the outer machine's v1, its v2 tree has nothing to limit with.
 RUNC = "/usr/local/bin/runc-with-cpuinfo"

@@ -9,7 +9,7 @@ import pytest
 
 from tests.guest import parts
 from tests.guest.boot import Guest
-from tests.system.conftest import EpycVllm, Standin
+from tests.system.conftest import ENVIRONMENT, EpycVllm, Standin
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -153,7 +153,7 @@ def test_a_burst_is_one_run_and_what_comes_meanwhile_is_not_lost(
 
 
 def test_enables_own_write_begins_no_second_change(watched: Guest, epyc_vllm: EpycVllm) -> None:
-    arguments = ("--environment", str(parts.STANDIN), "--cores", "1", "--kv-gib", "1", "--yes")
+    arguments = (*ENVIRONMENT, "--cores", "1", "--yes")
     before = runs_of(watched)
     done = epyc_vllm("enable", "example/tiny-chat", "--name", "a", *arguments)
     assert done.returncode == 0, done.stderr

@@ -9,7 +9,7 @@ import pytest
 
 from tests.guest import image, parts
 from tests.guest.boot import Guest
-from tests.system.conftest import EpycVllm
+from tests.system.conftest import SMALL, EpycVllm
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -17,7 +17,6 @@ MODEL = "example/tiny-chat"
 SERVICE = "epyc-vllm-tiny-chat-s0.service"
 UNIT = f"/etc/systemd/system/{SERVICE}"
 CONTAINER = "epyc-vllm-tiny-chat-s0"
-SMALL = ("--kv-gib", "1")
 ARCHIVE = ("--image", image.NAME, "--image-archive", f"{parts.IMAGES}/standin.tar")
 GENERATOR = "/usr/libexec/podman/quadlet"
 

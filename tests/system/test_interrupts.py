@@ -5,15 +5,12 @@ import time
 
 import pytest
 
-from tests.guest import parts
 from tests.guest.boot import Guest
-from tests.system.conftest import EpycVllm, Standin
+from tests.system.conftest import ENVIRONMENT, EpycVllm, Standin
 
 pytestmark = pytest.mark.timeout(900)
 
 MODEL = "example/tiny-chat"
-# Little memory: a host beside this one may run real vLLM on the same memory.
-ENVIRONMENT = ("--environment", str(parts.STANDIN), "--kv-gib", "1")
 SERVICE = "epyc-vllm-tiny-chat-s0.service"
 TARGET = "epyc-vllm-tiny-chat.target"
 FILES = (

@@ -6,14 +6,12 @@ import time
 
 import pytest
 
-from tests.guest import parts
 from tests.guest.boot import Guest
-from tests.system.conftest import EpycVllm, Standin
+from tests.system.conftest import ENVIRONMENT, EpycVllm, Standin
 
 pytestmark = pytest.mark.timeout(600)
 
 MODEL = "example/tiny-chat"
-ENVIRONMENT = ("--environment", str(parts.STANDIN))
 SERVICE = "epyc-vllm-tiny-chat-s0.service"
 TARGET = "epyc-vllm-tiny-chat.target"
 ALL = "epyc-vllm.target"

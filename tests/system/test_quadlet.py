@@ -9,7 +9,7 @@ import pytest
 from tests import golden
 from tests.guest import image, parts
 from tests.guest.boot import Guest
-from tests.system.conftest import EpycVllm
+from tests.system.conftest import ENVIRONMENT, SMALL, EpycVllm
 from tests.unitsyntax import split
 
 pytestmark = pytest.mark.timeout(900)
@@ -18,7 +18,6 @@ MODEL = "example/tiny-chat"
 QUADLET = "/etc/containers/systemd/epyc-vllm-tiny-chat-s0.container"
 SERVICE, TARGET = "epyc-vllm-tiny-chat-s0.service", "epyc-vllm-tiny-chat.target"
 CONTAINER = "epyc-vllm-tiny-chat-s0"
-SMALL = ("--kv-gib", "1")  # others use this machine's memory too
 PODMAN = ("--runtime", "podman", "--image", image.NAME, *SMALL)
 ARCHIVE = f"{parts.IMAGES}/standin.tar"
 PACKAGED = "/usr/bin/epyc-vllm"  # where the kept sets of units have the program
@@ -155,9 +154,7 @@ def test_auto_takes_the_quadlet_where_its_image_is(guest: Guest, epyc_vllm: Epyc
     assert done.returncode == 0, done.stderr
     assert guest.read(QUADLET).startswith("# Written by epyc-vllm")
     # and moves to the host and back with its files
-    done = epyc_vllm(
-        "enable", MODEL, "--runtime", "host", "--environment", str(parts.STANDIN), "--yes"
-    )
+    done = epyc_vllm("enable", MODEL, "--runtime", "host", *ENVIRONMENT, "--yes")
     assert done.returncode == 0, done.stderr
     assert quadlets(guest) == []
     assert containers(guest) == []

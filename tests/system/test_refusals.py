@@ -7,14 +7,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.guest import hub, parts
+from tests.guest import hub
 from tests.guest.boot import Guest
-from tests.system.conftest import EpycVllm, Standin
+from tests.system.conftest import ENVIRONMENT, EpycVllm, Standin
 
 pytestmark = pytest.mark.timeout(600)
 
 MODEL = "example/tiny-chat"
-ENVIRONMENT = ("--environment", str(parts.STANDIN))
 SERVICE = "epyc-vllm-tiny-chat-s0.service"
 
 
@@ -133,7 +132,7 @@ class TestADiskThatTakesNothing:
     def test_one_sentence(
         self, guest: Guest, epyc_vllm: EpycVllm, place: str, fault: str, reason: str
     ) -> None:
-        flags = (*ENVIRONMENT, "--cores", "1", "--kv-gib", "1", "--yes")
+        flags = (*ENVIRONMENT, "--cores", "1", "--yes")
         assert epyc_vllm("enable", MODEL, *flags).returncode == 0
         before = guest.sh("cat /etc/systemd/system/epyc-vllm-tiny* /etc/epyc-vllm/endpoints.d/*")
         # the endpoint's own model is there already: another one is to be fetched

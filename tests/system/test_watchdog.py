@@ -15,7 +15,7 @@ import pytest
 
 from tests.guest import hub, parts
 from tests.guest.boot import Guest
-from tests.system.conftest import EpycVllm, Standin, restore
+from tests.system.conftest import ENVIRONMENT, EpycVllm, Standin, restore
 from tests.system.watched import (
     CONFIG,
     MODEL,
@@ -33,7 +33,6 @@ from tests.system.watched import (
 pytestmark = pytest.mark.timeout(1800)
 long = pytest.mark.long
 
-ENVIRONMENT = ("--environment", str(parts.STANDIN))
 MESSAGE_ID = "7f1c3a52d9d84b0c8f5be0a6c4e2971d"
 QUICK = """\
 [watch]

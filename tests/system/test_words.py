@@ -6,11 +6,10 @@ import pytest
 
 from tests.guest import parts
 from tests.guest.boot import Guest
-from tests.system.conftest import EpycVllm, Standin
+from tests.system.conftest import ENVIRONMENT, EpycVllm, Standin
 
 pytestmark = pytest.mark.timeout(600)
 
-ENVIRONMENT = ("--environment", str(parts.STANDIN))
 WORDS = (
     "two words",
     "  lead and trail  ",
