@@ -54,8 +54,6 @@ class Survey:
     leaving: Mapping[str, frozenset[int]] = field(default_factory=dict)
     # What was asked of runtimes, environments and models: the same for every endpoint of a run.
     asked: dict[Hashable, Any] = field(default_factory=dict, compare=False)
-    # What was found while asking that is to be told, and is in no plan.
-    warnings: list[str] = field(default_factory=list, compare=False)
 
     @property
     def is_elsewhere(self) -> bool:
@@ -83,6 +81,17 @@ class Resolved:
     stack: Stack
     launch: Launch
     load: Load | None = None
+    # What was found while asking that is to be told, and is in no plan.
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A model's facts and where it lies; `warning` where the facts may be old."""
+
+    model: ModelFacts
+    path: str
+    warning: str | None = None
 
 
 def survey(paths: Paths, far: str | None = None) -> Survey:
@@ -136,9 +145,17 @@ def resolve(
     revision = config.revision if new_revision else _revision(survey, config)
     # Asking a stack for the first time takes long: a model that is not there is told before.
     registry = lambda: _registry(serving(survey, config, new_image, new_stack)[0])  # noqa: E731
-    model, path = describe(survey, config, revision, registry)
+    found = describe(survey, config, revision, registry)
     probed, launch = serving(survey, config, new_image, new_stack)
-    return Resolved(config, model, path, probed.stack, launch, _load(survey, config))
+    return Resolved(
+        config,
+        found.model,
+        found.path,
+        probed.stack,
+        launch,
+        _load(survey, config),
+        (found.warning,) if found.warning else (),
+    )
 
 
 def resolve_with_image(
@@ -147,24 +164,24 @@ def resolve_with_image(
     """The same once its image is here: only now it is known what the vLLM in it serves."""
     config, known = resolved.config, resolved.model.revision
     probed, launch = serving(survey, config, new_image, new_stack)
-    model, _ = describe(survey, config, known, lambda: _registry(probed))
-    return replace(resolved, model=model, stack=probed.stack, launch=launch)
+    found = describe(survey, config, known, lambda: _registry(probed))
+    return replace(resolved, model=found.model, stack=probed.stack, launch=launch)
 
 
 def describe(
     survey: Survey, config: EndpointConfig, revision: str | None, registry: Callable[[], Registry]
-) -> tuple[ModelFacts, str]:
-    """The model's facts, judged by what the vLLM that will run lists, and where it lies."""
+) -> Described:
+    """The model, judged by what the vLLM that will run lists."""
     directory = config.model_dir or (config.model if config.model.startswith("/") else None)
     by = _seat(survey, config)  # whose registry it is
     if directory is None:
-        model = _once(
+        model, warning = _once(
             survey,
             ("model", config.model, revision, by),
             lambda: _from_hub(survey, config.model, revision, registry),
         )
         snapshot = Cache(survey.paths.models).snapshot(config.model, model.revision or "main")
-        return model, survey.host_path(snapshot)
+        return Described(model, survey.host_path(snapshot), warning)
     if survey.far:
         raise Refused(
             "directory-elsewhere",
@@ -176,19 +193,19 @@ def describe(
         ("directory", directory, by),
         lambda: describe_directory(Path(directory), registry),
     )
-    return replace(found, id=config.model), directory
+    return Described(replace(found, id=config.model), directory)
 
 
 def _from_hub(
     survey: Survey, model: str, revision: str | None, registry: Callable[[], Registry]
-) -> ModelFacts:
+) -> tuple[ModelFacts, str | None]:
+    """The model's facts, and a warning where they are those of an earlier time."""
     asked = hub(survey, registry)
     found = asked.describe(model, revision)
-    if asked.fallback:
-        survey.warnings.append(
-            f"{asked.fallback.message}: {model} is taken as it was when the hub was last asked"
-        )
-    return found
+    if asked.fallback is None:
+        return found, None
+    why = asked.fallback.message
+    return found, f"{why}: {model} is taken as it was when the hub was last asked"
 
 
 def _registry(probed: Probed) -> Registry:

@@ -34,7 +34,7 @@ class Action(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Applied:
     """What was done for an endpoint, or would be: `pending` are services that run on with an
-    older unit, `error` says why the endpoint is as it was."""
+    older unit, `error` says why the endpoint is as it was, `warnings` are in no plan."""
 
     endpoint: str
     action: Action
@@ -42,6 +42,7 @@ class Applied:
     started: tuple[str, ...] = ()
     pending: tuple[str, ...] = ()
     error: AgentError | None = None
+    warnings: tuple[str, ...] = ()
 
     @property
     def is_change(self) -> bool:
@@ -132,9 +133,15 @@ def _became(intent: Intent, outcome: Converged | AgentError | None) -> Applied:
         return Applied(intent.endpoint, Action.ERROR, error=error)
     pending = intent.work.pending if intent.work else ()
     if intent.is_nothing or (isinstance(outcome, Converged) and outcome.is_nothing):
-        return Applied(intent.endpoint, Action.NONE, pending=pending)
-    started = outcome.started if isinstance(outcome, Converged) else ()
-    return Applied(intent.endpoint, _action(intent), intent.files, started, pending)
+        return Applied(intent.endpoint, Action.NONE, pending=pending, warnings=intent.warnings)
+    return Applied(
+        intent.endpoint,
+        _action(intent),
+        intent.files,
+        started=outcome.started if isinstance(outcome, Converged) else (),
+        pending=pending,
+        warnings=intent.warnings,
+    )
 
 
 def _action(intent: Intent) -> Action:

@@ -49,6 +49,7 @@ class Intent:
     removal: ChangeSet | None = None
     work: Work | None = None
     plan: EndpointPlan | None = None
+    warnings: tuple[str, ...] = ()
 
     @property
     def files(self) -> tuple[FileChange, ...]:
@@ -185,14 +186,15 @@ def _guarded(
         resolved = pipeline.resolve(survey, config)
         plan = pipeline.make_plan(survey, resolved)
         require_startable(plan)
+        warnings = resolved.warnings
         intent = _planned(survey, plan, now, systemd, options)
         if intent.is_nothing:
-            return intent
+            return replace(intent, warnings=warnings)
         require_ready(survey, plan, systemd)
         fetched = fetch(survey, resolved, plan) if fetch else plan
         if fetched != plan:
             require_ready(survey, fetched, systemd)
-        return _planned(survey, fetched, now, systemd, options)
+        return replace(_planned(survey, fetched, now, systemd, options), warnings=warnings)
     except AgentError as error:
         return Intent(config.name, error=error)
     except OSError as error:

@@ -71,7 +71,7 @@ def resolve(
     asked = wanted(paths, survey.config, model, None if model == name else name, _keys(flags))
     new_revision = flags["revision"] is not None
     resolved = pipeline.resolve(survey, asked.config, new_image, new_revision)
-    for warning in survey.warnings:
+    for warning in resolved.warnings:
         say(f"warning  {warning}")
     return survey, asked, resolved
 

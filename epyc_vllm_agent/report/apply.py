@@ -9,8 +9,9 @@ from epyc_vllm_agent.changes.changes import FileChange
 
 
 def text(applied: Sequence[Applied], is_check: bool) -> str:
+    warnings = [f"warning  {one.endpoint}: {said}" for one in applied for said in one.warnings]
     lines = [line for one in applied for line in _lines(one, is_check)]
-    return "\n".join(lines) or "no changes"
+    return "\n".join([*warnings, *(lines or ["no changes"])])
 
 
 def diff(applied: Sequence[Applied]) -> str:
@@ -41,6 +42,7 @@ def _plain(one: Applied, with_diff: bool) -> dict[str, Any]:
         "files": [{"path": change.path, "action": _action(change)} for change in one.files],
         "started": list(one.started),
         "pending": list(one.pending),
+        "warnings": list(one.warnings),
         "error": error,
     }
     return values | ({"diff": "".join(map(_diff, one.files))} if with_diff else {})

@@ -22,7 +22,9 @@ from epyc_vllm_agent.report import apply as report
 from epyc_vllm_agent.watch.drift import drift
 from tests.applying import Host, host
 from tests.fakes import FakeSystemd
+from tests.guest import models
 from tests.hosts import GENERATIONS, HOSTS, build
+from tests.hubserver import HubServer
 
 
 @pytest.fixture
@@ -582,6 +584,28 @@ def test_answers_and_differences(box: Host, systemd: FakeSystemd) -> None:
     assert "pending  a: epyc-vllm-a-s0.service with the next start" in told
     assert "error    bad: socket 0 has" in told
     assert "create   new: 3 files, start epyc-vllm-new-s1.service" in told
+
+
+def test_a_hub_that_is_gone_is_told(
+    box: Host, systemd: FakeSystemd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models.write(tmp_path / "hub/org__tiny", models.TEMPLATE)
+    with HubServer(tmp_path / "hub") as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.endpoint)
+        box.write("a", model="org/tiny", sockets=[0])
+        box.apply(systemd)
+        hub.fault("503")
+        box.write("new", model="org/tiny", sockets=[1])
+        checked = report.plain(list(box.check(systemd).values()), is_check=True, with_diff=False)
+        applied = list(box.apply(systemd).values())
+    first, new = checked["endpoints"]
+    assert (first["action"], first["warnings"], new["action"]) == ("none", [], "create")
+    (warning,) = new["warnings"]
+    assert "failed with HTTP status 503" in warning
+    assert "org/tiny is taken as it was" in warning
+    told = report.text(applied, is_check=False).splitlines()
+    assert told[0] == f"warning  new: {warning}"
+    assert told[1].startswith("create   new: 3 files, started ")
 
 
 def test_what_changes_while_it_is_applied_by_itself_is_applied_too(

@@ -194,7 +194,7 @@ def test_a_hub_that_is_gone_is_told(box: Paths, server: HubServer) -> None:
     assert resolve(box, config()).revision
     server.fault("503")
     host = survey(box)
-    pipeline.resolve(host, config())
-    (warning,) = host.warnings
+    (warning,) = pipeline.resolve(host, config()).warnings
+    assert pipeline.resolve(host, config()).warnings == (warning,)  # of a second endpoint too
     assert "failed with HTTP status 503" in warning
     assert f"{MODEL} is taken as it was" in warning
